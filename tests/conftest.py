@@ -1,0 +1,35 @@
+"""Settings of the whole suite: shapes are checked, and every test's cases are reproducible."""
+
+import os
+from pathlib import Path
+
+import hypothesis
+import jaxtyping
+import pytest
+
+# Before anything imports the packages: from here on every jaxtyping annotation in them is enforced.
+jaxtyping.install_import_hook(["linmodels", "linmodels_nn"], "beartype.beartype")
+
+for name, examples in {"fast": 15, "slow": 200, "many": 10_000}.items():
+    hypothesis.settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        print_blob=True,
+        # An example that meets a new shape compiles, which takes seconds and says nothing.
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+hypothesis.settings.load_profile(os.environ.get("LINMODELS_HYPOTHESIS_PROFILE", "fast"))
+
+
+@pytest.fixture(scope="session")
+def data_directory() -> Path:
+    """The folder of data sets too large for the repository, named by LINMODELS_DATA."""
+    name = os.environ.get("LINMODELS_DATA")
+    if not name:
+        pytest.skip("LINMODELS_DATA is not set: it names the folder of large data sets")
+    if not Path(name).is_dir():
+        pytest.skip(f"LINMODELS_DATA={name!r} is not a folder")
+    return Path(name)
