@@ -1,0 +1,31 @@
+"""Bayesian linear models of any size, touching the design matrix only through products."""
+
+from linmodels import metrics as metrics
+from linmodels import operators as operators
+from linmodels._effective_dimension import Estimate as Estimate
+from linmodels._effective_dimension import combined as combined
+from linmodels._effective_dimension import function_space as function_space
+from linmodels._effective_dimension import sample_norms as sample_norms
+from linmodels._effective_dimension import weight_space as weight_space
+from linmodels._em import EvidenceState as EvidenceState
+from linmodels._em import maximise_evidence as maximise_evidence
+from linmodels._infer import Fit as Fit
+from linmodels._infer import infer as infer
+from linmodels._infer import log_evidence as log_evidence
+from linmodels._leave_one_out import LeaveOneOut as LeaveOneOut
+from linmodels._leave_one_out import leave_one_out as leave_one_out
+from linmodels._likelihoods import Gaussian as Gaussian
+from linmodels._observations import Batched as Batched
+from linmodels._observations import Observations as Observations
+from linmodels._observations import RowSlices as RowSlices
+from linmodels._posterior import Posterior as Posterior
+from linmodels._posterior import Summary as Summary
+from linmodels._prediction import Prediction as Prediction
+from linmodels._priors import GaussianPrior as GaussianPrior
+from linmodels._results import RESULTS as RESULTS
+from linmodels._results import Flag as Flag
+from linmodels._results import FlagKind as FlagKind
+from linmodels.methods import AbstractMethod as AbstractMethod
+from linmodels.methods import Exact as Exact
+
+__version__ = "0.1.0"

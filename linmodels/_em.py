@@ -1,0 +1,163 @@
+"""`maximise_evidence`: α and the noise precision from the data."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float
+
+from linmodels._arrays import is_traced, parameter_structure
+from linmodels._infer import Fit, finish, require_key
+from linmodels._likelihoods import Gaussian
+from linmodels._m_step import Hyperparameters, flags, mackay
+from linmodels._observations import Data, Observations, example_batch, require_untraced
+from linmodels._priors import GaussianPrior
+from linmodels._results import RESULTS
+from linmodels._whitening import gaussian
+from linmodels.methods import AbstractMethod, AbstractSystem, Exact, Scales
+
+
+class EvidenceState(eqx.Module):
+    """Where learning stands; `lm.save` it and pass it as `state=` to go on bit for bit.
+
+    Attributes:
+        step: updates made so far.
+        alpha: α of every group, (L,).
+        noise_precision: β of every noise precision, (C,); ones where it is known.
+        log_evidence: at the hyperparameters before the last update, in nats.
+        effective_dimension: γ there, summed over groups.
+        change: largest |log ratio| of the last update.
+    """
+
+    step: int
+    alpha: Float[np.ndarray, " L"]
+    noise_precision: Float[np.ndarray, " C"]
+    log_evidence: float
+    effective_dimension: float
+    change: float
+
+
+def maximise_evidence(
+    data: Data,
+    prior: GaussianPrior | None = None,
+    *,
+    method: AbstractMethod | None = None,
+    num_samples: int = 64,
+    key: Array | None = None,
+    max_steps: int = 1_000,
+    tolerance: float = 1e-6,
+    callback: Callable[[EvidenceState], None] | None = None,
+    state: EvidenceState | None = None,
+    throw: bool = True,
+) -> Fit:
+    """The posterior at the α (and noise precision, where unknown) that maximise the evidence.
+
+    MacKay's updates, from starts on the data's own scale: results do not depend on units. Where
+    the evidence has no maximum, hyperparameters are capped and the fit is flagged.
+
+    Args:
+        data: observations; `Gaussian()` noise is learned, `Gaussian(4.0)` kept.
+        prior: `GaussianPrior.g_prior()` by default; a given α is the start.
+        method: of inference; `Exact()` by default.
+        num_samples: k, the deviations to draw at the end; 0 needs no key.
+        key: of the draws.
+        max_steps: updates before giving up.
+        tolerance: largest |log ratio| of an update that counts as settled.
+        callback: called with the `EvidenceState` after every update.
+        state: go on from here instead of from the start.
+        throw: raise where the result is not successful.
+
+    Returns:
+        A `Fit`.
+
+    Raises:
+        ValueError: data that do not fit or are not finite, a missing key, traced arguments.
+        RuntimeError: not settled after `max_steps`, or not finite, and `throw`.
+    """
+    require_untraced(data, "maximise_evidence")
+    require_key(num_samples, key)
+    if max_steps < 1 or not tolerance > 0:
+        raise ValueError(f"max_steps={max_steps} and tolerance={tolerance} must be positive.")
+    prior = GaussianPrior.g_prior() if prior is None else prior
+    if is_traced(prior):
+        raise ValueError("maximise_evidence is a Python loop: call it outside jit and grad.")
+    method = Exact() if method is None else method
+    likelihood = gaussian(example_batch(data).likelihood)
+    system = method.prepare(data, prior, num_samples=num_samples, key=key)
+    state, scales = _start(system, prior, likelihood, state), system.scales()
+    while state.change > tolerance and state.step < max_steps:
+        state = _step(system, scales, likelihood.learn, state)
+        if callback is not None:
+            callback(state)
+    return _finish(data, method, system, scales, state, tolerance, throw)
+
+
+def _start(
+    system: AbstractSystem,
+    prior: GaussianPrior,
+    likelihood: Gaussian,
+    state: EvidenceState | None,
+) -> EvidenceState:
+    scales = system.scales()
+    if state is not None:
+        shapes = state.alpha.shape, state.noise_precision.shape
+        if shapes != (scales.alpha.shape, scales.noise_precision.shape):
+            raise ValueError(
+                f"state has α and noise of shapes {shapes}, the problem needs "
+                f"{(scales.alpha.shape, scales.noise_precision.shape)}: it is of another fit."
+            )
+        return state
+    learn = likelihood.learn
+    beta = scales.noise_precision if learn else np.ones_like(scales.noise_precision)
+    alpha = np.where(scales.information > 0, scales.alpha, 1.0)
+    if prior.alpha is not None:
+        alpha = np.broadcast_to(np.asarray(prior.alpha, np.float64), alpha.shape)
+    return EvidenceState(0, alpha, beta, -np.inf, 0.0, np.inf)
+
+
+def _step(
+    system: AbstractSystem, scales: Scales, learn_noise: bool, state: EvidenceState
+) -> EvidenceState:
+    old = Hyperparameters(state.alpha, state.noise_precision)
+    terms = system.evaluate(*old)
+    new = mackay(old, terms, scales, learn_noise)
+    change = max(np.abs(np.log(a / b)).max() for a, b in zip(new, old))
+    return EvidenceState(
+        state.step + 1,
+        new.alpha,
+        new.beta,
+        float(terms.log_evidence),
+        float(np.sum(terms.group_dimension)),
+        float(change),
+    )
+
+
+def _finish(
+    data: Data,
+    method: AbstractMethod,
+    system: AbstractSystem,
+    scales: Scales,
+    state: EvidenceState,
+    tolerance: float,
+    throw: bool,
+) -> Fit:
+    example = example_batch(data)
+    likelihood = gaussian(example.likelihood)
+    found = Hyperparameters(state.alpha, state.noise_precision)
+    terms, posterior = system.solve(*found)
+    grouped = system.prior.groups is not None
+    settled = state.change <= tolerance
+    return finish(
+        data,
+        method,
+        system.reason,
+        system.prior.with_alpha(state.alpha if grouped else state.alpha[0]),
+        likelihood.known(state.noise_precision, example.targets),
+        terms,
+        posterior,
+        steps=state.step,
+        flags=flags(found, scales, likelihood.learn),
+        result=RESULTS.successful if settled else RESULTS.max_steps_reached,
+        throw=throw,
+    )

@@ -1,0 +1,173 @@
+"""`infer`: the posterior at given hyperparameters."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from linmodels._arrays import is_traced, parameter_structure
+from linmodels._likelihoods import Gaussian
+from linmodels._observations import Data, Observations, example_batch
+from linmodels._posterior import Posterior
+from linmodels._priors import GaussianPrior
+from linmodels._results import RESULTS, Flag
+from linmodels._whitening import gaussian
+from linmodels.methods import AbstractMethod, EvidenceTerms, Exact
+
+
+class Fit(eqx.Module):
+    """A posterior with the hyperparameters it was computed at.
+
+    Attributes:
+        posterior: of θ.
+        prior: with α and the factor in force.
+        likelihood: with the noise precision in force.
+        log_evidence: log p(y | α, B) in nats; flat parameters are integrated with density 1.
+        effective_dimension: γ, the number of penalised parameters that the data determine.
+        num_observations: n.
+        result: how the computation ended.
+        method: of inference; `reason` says why it was chosen.
+        steps: of learning; 0 for `infer`.
+        flags: what is degenerate; empty as a rule.
+    """
+
+    posterior: Posterior
+    prior: GaussianPrior
+    likelihood: Gaussian
+    log_evidence: Float[Array, ""]
+    effective_dimension: Float[Array, ""]
+    num_observations: int = eqx.field(static=True)
+    result: RESULTS
+    method: AbstractMethod
+    reason: str = eqx.field(static=True)
+    steps: int = eqx.field(static=True, default=0)
+    flags: tuple[Flag, ...] = eqx.field(static=True, default=())
+
+
+def infer(
+    data: Data,
+    prior: GaussianPrior,
+    *,
+    method: AbstractMethod | None = None,
+    num_samples: int = 64,
+    key: Array | None = None,
+    throw: bool = True,
+) -> Fit:
+    """The posterior of θ at a known α and noise precision.
+
+    Safe under jit, vmap and grad for a lone `Observations` with `Exact`.
+
+    Args:
+        data: observations with known noise, such as `Gaussian(4.0)`.
+        prior: with known α.
+        method: of inference; `Exact()` by default.
+        num_samples: k, the deviations to draw; 0 needs no key.
+        key: of the draws: the same key gives the same draws, whatever the batching.
+        throw: raise where the result is not successful; outside jit only.
+
+    Returns:
+        A `Fit`.
+
+    Raises:
+        ValueError: unknown hyperparameters, a missing key, data that do not fit or are not finite.
+        RuntimeError: the posterior is not finite and `throw`.
+
+    >>> import jax.numpy as jnp, lineax as lx
+    >>> design = lx.MatrixLinearOperator(jnp.array([[1.0], [2.0]]))
+    >>> data = Observations(design, jnp.array([1.0, 1.0]), Gaussian(1.0))
+    >>> fit = infer(data, GaussianPrior(1.0), num_samples=0)
+    >>> float(fit.posterior.mean[0])
+    0.5
+    """
+    example = example_batch(data)
+    likelihood = gaussian(example.likelihood)
+    if prior.alpha is None or likelihood.learn:
+        unknown = "alpha" if prior.alpha is None else "noise precision"
+        raise ValueError(f"The {unknown} is unknown: give it, or use maximise_evidence.")
+    require_key(num_samples, key)
+    method = Exact() if method is None else method
+    system = method.prepare(data, prior, num_samples=num_samples, key=key)
+    alpha = _per_group(prior, parameter_structure(example.design.in_structure()))
+    terms, posterior = system.solve(alpha, np.ones(1))
+    settled = system.prior.with_alpha(prior.alpha)
+    return finish(data, method, system.reason, settled, likelihood, terms, posterior, throw=throw)
+
+
+def log_evidence(
+    data: Data, prior: GaussianPrior, *, method: AbstractMethod | None = None
+) -> Float[Array, ""]:
+    """log p(y | α, B), in nats; differentiable in α and the data of a lone `Observations`.
+
+    Raises:
+        ValueError: as `infer`.
+
+    >>> import jax.numpy as jnp, lineax as lx
+    >>> design = lx.MatrixLinearOperator(jnp.array([[1.0], [2.0]]))
+    >>> data = Observations(design, jnp.array([1.0, 1.0]), Gaussian(1.0))
+    >>> round(float(log_evidence(data, GaussianPrior(1.0))), 4)
+    -2.9838
+    """
+    return infer(data, prior, method=method, num_samples=0).log_evidence
+
+
+def finish(
+    data: Data,
+    method: AbstractMethod,
+    reason: str,
+    prior: GaussianPrior,
+    likelihood: Gaussian,
+    terms: EvidenceTerms,
+    posterior: Posterior,
+    *,
+    steps: int = 0,
+    flags: tuple[Flag, ...] = (),
+    result: RESULTS = RESULTS.successful,
+    throw: bool,
+) -> Fit:
+    """Checks a solution and puts the fit together."""
+    dtype = jnp.result_type(*jax.tree.leaves(posterior.mean))
+    evidence = jnp.asarray(terms.log_evidence, dtype)
+    finite = _all_finite((posterior.mean, posterior.deviations, evidence))
+    result = RESULTS.where(finite, result, RESULTS.non_finite)
+    posterior = eqx.tree_at(lambda p: p.likelihood, posterior, likelihood)
+    fit = Fit(
+        posterior,
+        prior,
+        likelihood,
+        evidence,
+        jnp.asarray(jnp.sum(jnp.asarray(terms.group_dimension)), dtype),
+        data.num_observations,
+        result,
+        method,
+        reason,
+        steps,
+        flags,
+    )
+    if throw and not is_traced(evidence) and result != RESULTS.successful:
+        raise RuntimeError(f"{RESULTS[result]} Pass throw=False to get the fit as it is.")
+    return fit
+
+
+def require_key(num_samples: int, key: Any) -> None:
+    """Refuses draws without a key, and a negative number of them.
+
+    Raises:
+        ValueError: as said.
+    """
+    if num_samples < 0:
+        raise ValueError(f"num_samples must be at least 0, got {num_samples}.")
+    if num_samples > 0 and key is None:
+        raise ValueError("Drawing deviations needs key=jax.random.key(…); or pass num_samples=0.")
+
+
+def _per_group(prior: GaussianPrior, structure: PyTree) -> Any:
+    count = prior.group_labels(structure)[1]
+    xp, dtype = (jnp, None) if is_traced(prior.alpha) else (np, np.float64)
+    return xp.broadcast_to(xp.asarray(prior.alpha, dtype), (count,))
+
+
+def _all_finite(tree: PyTree) -> Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))

@@ -1,0 +1,130 @@
+"""Leave-one-out residuals and log-densities in closed form."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from linmodels._arrays import ravel, unravel
+from linmodels._infer import Fit
+from linmodels._likelihoods import LOG_2PI
+from linmodels._observations import Batched, Data, Observations
+from linmodels._whitening import gaussian
+
+
+class LeaveOneOut(NamedTuple):
+    """Predictions of every observation from all the others, at fixed hyperparameters."""
+
+    residuals: PyTree
+    """y_i − E[y_i | the others], shaped as the targets"""
+    log_prob: Float[Array, " n"]
+    """log p(y_i | the others) over all outputs of observation i, in nats"""
+
+
+def leave_one_out(data: Data, fit: Fit) -> LeaveOneOut:
+    """What every observation looks like to a model that has not seen it.
+
+    With C the posterior covariance of f_i and w_iB_i its precision, y_i − f_i becomes
+    (I − C w_iB_i)⁻¹(y_i − f_i) and C becomes (I − C w_iB_i)⁻¹C.
+
+    Args:
+        data: the observations of the fit.
+        fit: with an exact posterior.
+
+    Raises:
+        ValueError: no covariance factor, noise shared between observations, or an observation
+            without which the model is improper (named).
+    """
+    if fit.posterior.covariance_factor is None:
+        raise ValueError("leave_one_out needs an exact posterior (its covariance factor).")
+    if isinstance(data, Observations):
+        parts = [_leave_out(data, fit)]
+    else:
+        parts = [_batch(data, index, fit) for index in range(len(data.batches))]
+    residuals = jax.tree.map(lambda *r: jnp.concatenate(r), *[p.residuals for p in parts])
+    log_prob = jnp.concatenate([p.log_prob for p in parts])
+    bad = np.flatnonzero(~np.isfinite(np.asarray(log_prob)))
+    if len(bad):
+        raise ValueError(
+            f"Observation {bad[0]} alone determines a parameter: without it the model is improper."
+        )
+    return LeaveOneOut(residuals, log_prob)
+
+
+def _batch(data: Batched, index: int, fit: Fit) -> LeaveOneOut:
+    arrays, mask = data.padded(index)
+    padded = _leave_out_batch(data.observe, arrays, data.shared, fit)
+    return jax.tree.map(lambda leaf: leaf[: int(mask.sum())], padded)
+
+
+@eqx.filter_jit
+def _leave_out_batch(observe, arrays, shared, fit):
+    return _leave_out(observe(*arrays, *shared), fit)
+
+
+def _leave_out(data: Observations, fit: Fit) -> LeaveOneOut:
+    count = data._require_observation_axis("leave_one_out")
+    likelihood = gaussian(data.likelihood)
+    if likelihood.learn:
+        likelihood = fit.likelihood
+    if likelihood.covers_all_targets(data.targets):
+        raise ValueError("leave_one_out needs noise that is independent between observations.")
+    mean = fit.posterior.predict(data.design, data.offset).mean
+    residual = jax.vmap(ravel)(jax.tree.map(jnp.subtract, data.targets, mean))
+    root = _roots(data, fit, count)
+    precision = _precisions(likelihood, data.targets, count)
+    weights = jnp.ones(count, residual.dtype) if data.weights is None else data.weights
+    left, log_prob = jax.vmap(_one)(root, precision, weights, residual)
+    one = jax.tree.map(lambda t: jax.ShapeDtypeStruct(t.shape[1:], t.dtype), data.targets)
+    return LeaveOneOut(jax.vmap(lambda r: unravel(r, one))(left), log_prob)
+
+
+def _one(root: Array, precision: Array, weight: Array, residual: Array) -> tuple[Array, Array]:
+    """One observation: S = I − wB^½CB^½ in whitened coordinates."""
+    values, vectors = jnp.linalg.eigh(precision)
+    half = (vectors * jnp.sqrt(jnp.maximum(values, 0))) @ vectors.T
+    covariance = root @ root.T
+    identity = jnp.eye(len(residual), dtype=residual.dtype)
+    kept = jnp.linalg.inv(identity - weight * covariance @ precision)
+    left, remaining = kept @ residual, kept @ covariance
+    predictive = identity + half @ remaining @ half
+    sign, log_determinant = jnp.linalg.slogdet(predictive)
+    seen = values > 0
+    log_noise = jnp.sum(jnp.where(seen, jnp.log(jnp.where(seen, values, 1)), 0))
+    whitened = half @ left
+    square = whitened @ jnp.linalg.solve(predictive, whitened)
+    log_prob = 0.5 * (log_noise - jnp.sum(seen) * LOG_2PI - log_determinant - square)
+    return left, jnp.where(sign > 0, log_prob, -jnp.inf)
+
+
+def _roots(data: Observations, fit: Fit, count: int) -> Float[Array, "n m r"]:
+    """Φ_i C for every observation."""
+    factor = fit.posterior.covariance_factor
+    assert factor is not None
+    matrix = jnp.asarray(data.design.as_matrix())
+    rows = jax.vmap(factor.T.mv)(matrix)
+    by_leaf = [jnp.arange(leaf.size).reshape(count, -1) for leaf in jax.tree.leaves(data.targets)]
+    sizes = np.cumsum([0] + [leaf.size for leaf in jax.tree.leaves(data.targets)])
+    index = jnp.concatenate([i + int(s) for i, s in zip(by_leaf, sizes)], axis=1)
+    return rows[index]
+
+
+def _precisions(likelihood, targets: PyTree, count: int) -> Float[Array, "n m m"]:
+    """B_i for every observation."""
+    one = jax.tree.map(lambda t: jax.ShapeDtypeStruct(t.shape[1:], t.dtype), targets)
+    size = sum(int(np.prod(s.shape)) for s in jax.tree.leaves(one))
+
+    def column(unit: Array) -> Array:
+        vector = jax.tree.map(
+            lambda u, t: jnp.broadcast_to(u, t.shape), unravel(unit, one), targets
+        )
+        product = likelihood.root_transpose_product(
+            targets, likelihood.root_product(targets, vector)
+        )
+        return jax.vmap(ravel)(product)
+
+    dtype = jax.tree.leaves(targets)[0].dtype
+    return jax.vmap(column, out_axes=2)(jnp.eye(size, dtype=dtype))

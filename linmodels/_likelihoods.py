@@ -1,0 +1,340 @@
+"""Likelihoods of the targets given the model's outputs f = o + Φθ."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from linmodels._arrays import DENSE_LIMIT, is_traced, ravel, require_finite, unravel
+
+LOG_2PI = float(np.log(2 * np.pi))
+
+
+class AbstractLikelihood(eqx.Module):
+    """log p(y|f) through its value and a factor R(f) of its curvature B = RᵀR."""
+
+    @abc.abstractmethod
+    def root_product(self, outputs: PyTree, vector: PyTree) -> PyTree:
+        """R(f) v for a vector shaped as the outputs."""
+
+    @abc.abstractmethod
+    def log_prob(self, outputs: PyTree, targets: PyTree) -> PyTree:
+        """Log-density of every target entry, shaped as the targets."""
+
+    @abc.abstractmethod
+    def score(self, outputs: PyTree, targets: PyTree) -> PyTree:
+        """∂ log p(y|f) / ∂f, shaped as the outputs."""
+
+    def root_transpose_product(self, outputs: PyTree, vector: PyTree) -> PyTree:
+        """R(f)ᵀ u, derived from `root_product`."""
+        product = lambda v: self.root_product(outputs, v)
+        return jax.linear_transpose(product, vector)(vector)[0]
+
+
+class Gaussian(AbstractLikelihood):
+    """Gaussian noise of precision B: y = f + η, η ~ N(0, B⁻¹).
+
+    `Gaussian()` has one unknown noise precision, `Gaussian(per_output=True)` one an output; both
+    are learned by `maximise_evidence`. `Gaussian(4.0)` is known. An array of precisions broadcasts
+    to the targets: per output `(m,)`, per observation `(n, 1)`, both `(n, m)`; for targets that are
+    a pytree give a pytree. A precision of 0 marks an entry as unobserved. A matrix comes as a
+    lineax operator on one observation's outputs (shared by all observations), or on all targets
+    at once. With `learn=True` the given precision is a relative one, B = β B₀.
+
+    Args:
+        noise_precision: B or B₀ in 1/(units of y)², or None for unknown.
+        learn: whether a scale β is learned; by default only where `noise_precision` is None.
+        per_output: learn one β an output instead of one for all.
+        factor: an operator R with RᵀR = B in place of `noise_precision`.
+
+    Raises:
+        ValueError: negative or non-finite precisions, an operator that is not positive
+            semi-definite or too large to factorise, or contradictory arguments.
+
+    ??? cite
+        Antorán, Padhy et al. (ICLR 2023), "Sampling-based inference for large linear models", §2.
+    """
+
+    noise_precision: PyTree
+    factor: lx.AbstractLinearOperator | None
+    learn: bool = eqx.field(static=True)
+    per_output: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        noise_precision: Any = None,
+        *,
+        learn: bool | None = None,
+        per_output: bool = False,
+        factor: lx.AbstractLinearOperator | None = None,
+    ):
+        if factor is not None and noise_precision is not None:
+            raise ValueError("Give noise_precision or its factor, not both.")
+        self.learn = (noise_precision is None and factor is None) if learn is None else learn
+        self.per_output = per_output
+        if per_output and not self.learn:
+            raise ValueError("per_output=True learns the noise; a known one is given as an array.")
+        if not self.learn and noise_precision is None and factor is None:
+            raise ValueError("learn=False needs a noise_precision.")
+        if isinstance(noise_precision, lx.AbstractLinearOperator):
+            self.noise_precision, self.factor = None, _psd_factor(noise_precision)
+        else:
+            self.noise_precision = _precision_arrays(noise_precision, factor)
+            self.factor = factor
+        if per_output and self.factor is not None:
+            raise ValueError("per_output=True needs noise that is independent between outputs.")
+
+    @property
+    def is_unit(self) -> bool:
+        """True where B₀ = I, so that R need not be applied."""
+        return self.learn and self.noise_precision is None and self.factor is None
+
+    def covers_all_targets(self, outputs: PyTree) -> bool:
+        """True for an operator that acts on all targets at once."""
+        return self.factor is not None and not _per_observation(self.factor, outputs)
+
+    def root_product(self, outputs: PyTree, vector: PyTree) -> PyTree:
+        """R v: √b ⊙ v for arrays, the operator's factor otherwise."""
+        if self.factor is None:
+            roots = jax.tree.map(jnp.sqrt, self.precision_like(outputs))
+            return jax.tree.map(lambda r, v: r * v, roots, vector)
+        if _per_observation(self.factor, outputs):
+            return jax.vmap(lambda v: _apply(self.factor, v))(vector)
+        return _apply(self.factor, vector)
+
+    def precision_like(self, outputs: PyTree) -> PyTree:
+        """B₀'s diagonal entries, broadcast to `outputs` (B itself where it is known).
+
+        Raises:
+            ValueError: the precision does not broadcast to the outputs.
+        """
+        precision = 1.0 if self.noise_precision is None else self.noise_precision
+        if not isinstance(precision, (int, float)) and jax.tree.structure(
+            precision
+        ) == jax.tree.structure(outputs):
+            return jax.tree.map(_broadcast_precision, precision, outputs)
+        if jax.tree.structure(precision) != jax.tree.structure(0.0) or np.ndim(precision) > 0:
+            raise ValueError(
+                f"noise_precision has structure {jax.tree.structure(precision)}, the targets "
+                f"{jax.tree.structure(outputs)}: give a scalar or one array a leaf."
+            )
+        return jax.tree.map(lambda f: _broadcast_precision(precision, f), outputs)
+
+    def log_determinant(self, outputs: PyTree) -> PyTree:
+        """log det B₀ split over entries, shaped as the outputs; unobserved entries count 0."""
+        if self.factor is None:
+            safe = lambda b: jnp.where(b > 0, jnp.log(jnp.where(b > 0, b, 1)), 0)
+            return jax.tree.map(safe, self.precision_like(outputs))
+        total = _factor_log_determinant(self.factor)
+        return jax.tree.map(lambda f: jnp.full(f.shape, total / self._block_size, f.dtype), outputs)
+
+    def rank(self, outputs: PyTree) -> PyTree:
+        """1 for observed entries, 0 for unobserved ones; fractional for a singular operator."""
+        if self.factor is None:
+            return jax.tree.map(
+                lambda b, f: (b > 0).astype(f.dtype), self.precision_like(outputs), outputs
+            )
+        share = self.factor.out_size() / self._block_size
+        return jax.tree.map(lambda f: jnp.full(f.shape, share, f.dtype), outputs)
+
+    @property
+    def _block_size(self) -> int:
+        assert self.factor is not None
+        return self.factor.in_size()
+
+    def log_prob(self, outputs: PyTree, targets: PyTree) -> PyTree:
+        """½ log(b/2π) − ½ b (y − f)² for every entry; a matrix B is spread over its entries."""
+        residual = jax.tree.map(lambda y, f: y - f, targets, outputs)
+        whitened = self.root_product(outputs, residual)
+        constant = jax.tree.map(
+            lambda d, r: 0.5 * (d - LOG_2PI * r), self.log_determinant(outputs), self.rank(outputs)
+        )
+        if self.factor is None:
+            return jax.tree.map(lambda c, e: c - 0.5 * e**2, constant, whitened)
+        curved = self.root_transpose_product(outputs, whitened)
+        return jax.tree.map(lambda c, r, q: c - 0.5 * r * q, constant, residual, curved)
+
+    def score(self, outputs: PyTree, targets: PyTree) -> PyTree:
+        """B (y − f)."""
+        residual = jax.tree.map(lambda y, f: y - f, targets, outputs)
+        return self.root_transpose_product(outputs, self.root_product(outputs, residual))
+
+    def known(self, scale: Float[np.ndarray, " outputs"], outputs: PyTree) -> "Gaussian":
+        """The likelihood with its learned scale β put in: B = β B₀.
+
+        Args:
+            scale: β, one entry, or one an output in the order of `ravel` of one observation.
+            outputs: structure of the outputs, to shape per-output precisions.
+        """
+        if not self.learn:
+            return self
+        if self.factor is not None:
+            return Gaussian(factor=self.factor * jnp.sqrt(jnp.asarray(scale[0])))
+        if not self.per_output:
+            base = 1.0 if self.noise_precision is None else self.noise_precision
+            return Gaussian(jax.tree.map(lambda b: jnp.asarray(b * scale[0]), base))
+        one = jax.tree.map(lambda f: jax.ShapeDtypeStruct(f.shape[1:], f.dtype), outputs)
+        scales = unravel(jnp.asarray(scale), one)
+        if self.noise_precision is None:
+            return Gaussian(scales)
+        return Gaussian(jax.tree.map(lambda b, s: b * s, self.precision_like(outputs), scales))
+
+    def noise_variance(self, outputs: PyTree) -> PyTree:
+        """Variance of the noise on new outputs, shaped as they are, in (units of y)².
+
+        Raises:
+            ValueError: the precision is unknown, singular, or belongs to the training
+                observations and so says nothing about new ones.
+        """
+        if self.learn:
+            raise ValueError("The noise precision is unknown; use the likelihood of the fit.")
+        if self.factor is None:
+            self._refuse_per_observation(outputs)
+            return jax.tree.map(lambda b: 1 / b, self.precision_like(outputs))
+        diagonal = jnp.diag(self._block_covariance(outputs))
+        one = jax.tree.map(lambda f: jax.ShapeDtypeStruct(f.shape[1:], f.dtype), outputs)
+        block = unravel(diagonal, one)
+        return jax.tree.map(lambda b, f: jnp.broadcast_to(b, f.shape), block, outputs)
+
+    def noise_covariance(self, outputs: PyTree) -> Float[Array, "N N"]:
+        """Covariance of the noise between all entries of new outputs, ravelled.
+
+        Raises:
+            ValueError: as `noise_variance`.
+        """
+        if self.factor is None:
+            return jnp.diag(ravel(self.noise_variance(outputs)))
+        block = self._block_covariance(outputs)
+        size = sum(int(np.prod(f.shape)) for f in jax.tree.leaves(outputs))
+        columns = jax.vmap(lambda e: self._spread(block, unravel(e, outputs)))(jnp.eye(size))
+        return columns.T
+
+    def _spread(self, block: Float[Array, "m m"], vector: PyTree) -> Float[Array, " N"]:
+        one = jax.tree.map(lambda f: jax.ShapeDtypeStruct(f.shape[1:], f.dtype), vector)
+        return ravel(jax.vmap(lambda v: unravel(block @ ravel(v), one))(vector))
+
+    def _block_covariance(self, outputs: PyTree) -> Float[Array, "m m"]:
+        if self.factor is None or not _per_observation(self.factor, outputs):
+            raise ValueError(
+                "The noise operator belongs to the training targets; for new points give predict "
+                "their own `likelihood=Gaussian(...)`."
+            )
+        root = jnp.asarray(self.factor.as_matrix())
+        if root.shape[0] < root.shape[1]:
+            raise ValueError(
+                f"The noise precision is singular (rank {root.shape[0]} of {root.shape[1]}): "
+                "noisy predictions have infinite variance in some directions."
+            )
+        return jnp.linalg.inv(root.T @ root)
+
+    def _refuse_per_observation(self, outputs: PyTree) -> None:
+        for precision in jax.tree.leaves(self.noise_precision):
+            for f in jax.tree.leaves(outputs):
+                if jnp.ndim(precision) == f.ndim > 0 and jnp.shape(precision)[0] != 1:
+                    raise ValueError(
+                        f"The noise precision {jnp.shape(precision)} is one an observation; for "
+                        "new points give predict their own `likelihood=Gaussian(...)`."
+                    )
+
+
+def _precision_arrays(noise_precision: Any, factor: Any) -> PyTree:
+    if noise_precision is None:
+        return None
+    arrays = jax.tree.map(_as_precision, noise_precision)
+    require_finite(arrays, "noise_precision", minimum=0.0)
+    return arrays
+
+
+def _as_precision(value: Any) -> Any:
+    if isinstance(value, (bool, str)) or np.iscomplexobj(value):
+        raise ValueError(f"noise_precision must be real numbers or a lineax operator, got {value}.")
+    return jnp.asarray(value, jnp.result_type(float))
+
+
+def _broadcast_precision(precision: Any, output: Any) -> Array:
+    shape = jnp.shape(precision)
+    try:
+        fits = np.broadcast_shapes(shape, output.shape) == tuple(output.shape)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"noise_precision of shape {shape} does not broadcast to targets of shape "
+            f"{tuple(output.shape)}; a precision matrix comes as a lineax operator."
+        )
+    return jnp.broadcast_to(jnp.asarray(precision, output.dtype), output.shape)
+
+
+def _per_observation(factor: lx.AbstractLinearOperator, outputs: PyTree) -> bool:
+    """Whether `factor` acts on one observation's outputs (else on all of them)."""
+    shapes = [leaf.shape for leaf in jax.tree.leaves(factor.in_structure())]
+    whole = [tuple(f.shape) for f in jax.tree.leaves(outputs)]
+    if shapes == whole:
+        return False
+    if shapes == [s[1:] for s in whole]:
+        return True
+    if len(shapes) == 1 and shapes[0] == (sum(int(np.prod(s)) for s in whole),):
+        return False
+    if len(shapes) == 1 and shapes[0] == (sum(int(np.prod(s[1:])) for s in whole),):
+        return True
+    raise ValueError(
+        f"The noise operator takes {shapes}; the targets are {whole}, one observation's "
+        f"{[s[1:] for s in whole]}: it fits neither."
+    )
+
+
+def _apply(factor: Any, vector: PyTree) -> PyTree:
+    """R v, padded with zeros where R has fewer rows than columns (a singular B)."""
+    structure = factor.in_structure()
+    result = ravel(factor.mv(unravel(ravel(vector), structure)))
+    missing = factor.in_size() - factor.out_size()
+    return unravel(jnp.pad(result, (0, max(missing, 0))), vector)
+
+
+def _psd_factor(precision: lx.AbstractLinearOperator) -> lx.AbstractLinearOperator:
+    """R = Λ^½ Vᵀ on the positive eigenspace of a dense or diagonal precision operator."""
+    if precision.in_size() > DENSE_LIMIT:
+        raise ValueError(
+            f"The noise precision operator has side {precision.in_size()} > {DENSE_LIMIT}: give "
+            "`factor=R` with RᵀR = B, or an array of precisions."
+        )
+    matrix = precision.as_matrix()
+    if is_traced(matrix):
+        raise ValueError("A noise precision operator under jit needs its `factor=` given.")
+    matrix = np.asarray(matrix, np.float64)
+    require_finite(matrix, "noise_precision")
+    scale, tolerance = np.abs(matrix).max(initial=0.0), matrix.shape[0] * _epsilon(precision)
+    if np.abs(matrix - matrix.T).max(initial=0.0) > tolerance * scale:
+        raise ValueError("The noise precision operator is not symmetric.")
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    if values[0] < -tolerance * max(values[-1], 0.0) or values[-1] <= 0:
+        raise ValueError(
+            f"The noise precision operator is not positive semi-definite: eigenvalue {values[0]:g}."
+        )
+    kept = values > tolerance * values[-1]
+    root = np.sqrt(values[kept])[:, None] * vectors[:, kept].T
+    return lx.MatrixLinearOperator(jnp.asarray(root, jnp.result_type(float)))
+
+
+def _epsilon(operator: lx.AbstractLinearOperator) -> float:
+    dtype = jax.tree.leaves(operator.in_structure())[0].dtype
+    return float(jnp.finfo(dtype).eps)
+
+
+def _factor_log_determinant(factor: lx.AbstractLinearOperator) -> Array:
+    """Pseudo log det of RᵀR."""
+    if lx.is_lower_triangular(factor) or lx.is_upper_triangular(factor):
+        return 2 * jnp.sum(jnp.log(jnp.abs(lx.diagonal(factor))))
+    if min(factor.in_size(), factor.out_size()) > DENSE_LIMIT:
+        raise ValueError(
+            f"The noise factor has side {factor.in_size()} > {DENSE_LIMIT} and is not triangular, "
+            "so log det B is unknown: give a triangular factor or an array of precisions."
+        )
+    values = jnp.linalg.svd(jnp.asarray(factor.as_matrix()), compute_uv=False)
+    kept = values > values[0] * max(factor.in_size(), factor.out_size()) * _epsilon(factor)
+    return 2 * jnp.sum(jnp.where(kept, jnp.log(jnp.where(kept, values, 1)), 0))

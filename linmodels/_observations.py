@@ -1,0 +1,256 @@
+"""What was observed: a design, targets and a likelihood; in one piece or in batches."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from linmodels._arrays import describe, is_traced, require_finite
+from linmodels._likelihoods import AbstractLikelihood, Gaussian
+
+
+class Observations(eqx.Module):
+    """Targets y = o + Φθ + η, with the likelihood of η.
+
+    Args:
+        design: Φ, any lineax operator; its input structure is that of θ, its output structure
+            that of the targets. Leaves of the output share their leading axis, the n observations.
+        targets: y, a pytree shaped as `design.out_structure()`, in the data's own units.
+        likelihood: of y given the outputs; `Gaussian()` learns its noise precision.
+        offset: o, a fixed part of the outputs, shaped as the targets; nothing where None.
+        weights: (n,), w_i ≥ 0: observation i counts w_i times. Weight 2 is the row twice, 0 not
+            at all.
+
+    Raises:
+        ValueError: shapes, structures or dtypes that do not fit, empty data, NaN or infinities
+            (with the entry named), weights where observations are not separate.
+    """
+
+    design: lx.AbstractLinearOperator
+    targets: PyTree[Float[Array, "n ..."]]
+    likelihood: AbstractLikelihood
+    offset: PyTree[Float[Array, "n ..."]] | None
+    weights: Float[Array, " n"] | None
+
+    def __init__(
+        self,
+        design: lx.AbstractLinearOperator,
+        targets: PyTree,
+        likelihood: AbstractLikelihood | None = None,
+        offset: PyTree | None = None,
+        weights: Any = None,
+    ):
+        if not isinstance(design, lx.AbstractLinearOperator):
+            raise ValueError(
+                f"design must be a lineax operator, got {type(design).__name__}: wrap an array as "
+                "lineax.MatrixLinearOperator(jnp.asarray(x))."
+            )
+        self.design = design
+        self.targets = _as_outputs(targets, design, "targets")
+        self.offset = None if offset is None else _as_outputs(offset, design, "offset")
+        self.likelihood = Gaussian() if likelihood is None else likelihood
+        self.weights = self._checked_weights(weights)
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        if self.design.out_size() == 0 or self.design.in_size() == 0:
+            raise ValueError(
+                f"Empty data: the design has {self.design.out_size()} outputs and "
+                f"{self.design.in_size()} parameters."
+            )
+        if isinstance(self.likelihood, Gaussian):
+            if self.likelihood.factor is None:
+                self.likelihood.precision_like(self.targets)
+            elif self.likelihood.covers_all_targets(self.targets) and self.weights is not None:
+                raise ValueError("weights need noise that is independent between observations.")
+        if isinstance(self.likelihood, Gaussian) and self.likelihood.per_output:
+            self._require_observation_axis("per-output noise")
+
+    def _checked_weights(self, weights: Any) -> Array | None:
+        if weights is None:
+            return None
+        count = self._require_observation_axis("weights")
+        dtype = jax.tree.leaves(self.targets)[0].dtype
+        if np.iscomplexobj(weights) or jnp.shape(weights) != (count,):
+            raise ValueError(f"weights must be real ({count},), got {jnp.shape(weights)}.")
+        require_finite(weights, "weights", minimum=0.0)
+        return jnp.asarray(weights, dtype)
+
+    def _require_observation_axis(self, purpose: str) -> int:
+        leading = {leaf.shape[:1] for leaf in jax.tree.leaves(self.targets)}
+        if len(leading) != 1 or leading == {()}:
+            raise ValueError(
+                f"{purpose} needs outputs that share a leading observation axis; the targets are "
+                f"{describe(self.targets)}."
+            )
+        return leading.pop()[0]
+
+    @property
+    def num_observations(self) -> int:
+        """n, where the outputs share a leading axis; else all outputs are one observation."""
+        leading = {leaf.shape[:1] for leaf in jax.tree.leaves(self.targets)}
+        return leading.pop()[0] if len(leading) == 1 and leading != {()} else 1
+
+    def reweighted(self, weights: Float[Array, " n"]) -> "Observations":
+        """These observations with their weights multiplied by `weights`, shape (n,)."""
+        old = 1.0 if self.weights is None else self.weights
+        return Observations(self.design, self.targets, self.likelihood, self.offset, old * weights)
+
+
+def _as_outputs(tree: PyTree, design: lx.AbstractLinearOperator, name: str) -> PyTree:
+    structure = design.out_structure()
+    if jax.tree.structure(tree) != jax.tree.structure(structure):
+        raise ValueError(
+            f"{name} has structure {jax.tree.structure(tree)}, the design's outputs "
+            f"{jax.tree.structure(structure)}."
+        )
+    for leaf in jax.tree.leaves(tree):
+        if np.iscomplexobj(leaf) or not np.issubdtype(jnp.result_type(leaf), np.number):
+            raise ValueError(f"{name} must be real numbers, got dtype {jnp.result_type(leaf)}.")
+    shapes = [tuple(jnp.shape(leaf)) for leaf in jax.tree.leaves(tree)]
+    wanted = [tuple(leaf.shape) for leaf in jax.tree.leaves(structure)]
+    if shapes != wanted:
+        raise ValueError(f"{name} has shape {shapes}, the design's outputs have {wanted}.")
+    require_finite(tree, name)
+    return jax.tree.map(lambda t, s: jnp.asarray(t, _held(s.dtype)), tree, structure)
+
+
+def _held(dtype: Any) -> Any:
+    return jax.dtypes.canonicalize_dtype(dtype)
+
+
+class RowSlices(Sequence):
+    """Consecutive slices of arrays (memory maps, for example) as a sequence of batches.
+
+    Args:
+        arrays: share their leading axis, the n rows.
+        batch_size: rows in a batch; the last may be shorter.
+
+    Raises:
+        ValueError: no arrays, no rows, unequal lengths or a batch size below 1.
+
+    >>> import numpy as np
+    >>> [batch[0].tolist() for batch in RowSlices(np.arange(5), batch_size=2)]
+    [[0, 1], [2, 3], [4]]
+    """
+
+    def __init__(self, *arrays: Any, batch_size: int):
+        lengths = [len(array) for array in arrays]
+        if not arrays or len(set(lengths)) != 1 or lengths[0] == 0:
+            raise ValueError(f"arrays must share a leading axis of at least one row: {lengths}.")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+        self.arrays = arrays
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        return -(-len(self.arrays[0]) // self.batch_size)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"batch {index} of {len(self)}")
+        rows = slice(index % len(self) * self.batch_size, (index % len(self) + 1) * self.batch_size)
+        return tuple(array[rows] for array in self.arrays)
+
+
+class Batched:
+    """Observations that arrive batch by batch, each seen once a pass.
+
+    `observe` runs inside jit and is traced once a shape. A shorter last batch is padded by
+    repeating its last row, and the padding gets weight 0. Noise draws follow a row's position in
+    the data, so that they do not depend on the batch size.
+
+    Args:
+        batches: any sequence of tuples of equal-shaped arrays (rows of a memory map, a loader).
+        observe: `observe(*arrays, *shared) -> Observations`.
+        shared: arrays or modules every batch needs; arguments, so that they are not baked in.
+
+    Raises:
+        ValueError: no batches.
+
+    >>> import lineax as lx, numpy as np
+    >>> rows = RowSlices(np.ones((5, 2), np.float32), np.ones(5, np.float32), batch_size=2)
+    >>> data = Batched(rows, lambda x, y: Observations(lx.MatrixLinearOperator(x), y))
+    >>> data.num_observations
+    5
+    """
+
+    def __init__(
+        self, batches: Sequence[tuple[Any, ...]], observe: Callable[..., Observations], *shared: Any
+    ):
+        if len(batches) == 0:
+            raise ValueError("Empty data: there are no batches.")
+        self.batches = batches
+        self.observe = observe
+        self.shared = shared
+        self.batch_size = len(self.read(0)[0])
+        self.num_observations = (len(batches) - 1) * self.batch_size + len(self.read(-1)[0])
+
+    def read(self, index: int) -> tuple[np.ndarray, ...]:
+        """The arrays of one batch; errors of the reader name the batch.
+
+        Raises:
+            ValueError: the batch is no tuple of arrays with one leading axis, or is empty.
+        """
+        number = index % len(self.batches)
+        try:
+            batch = tuple(np.asarray(array) for array in self.batches[number])
+        except Exception as error:
+            error.add_note(f"while reading batch {number} of {len(self.batches)}")
+            raise
+        lengths = {array.shape[:1] for array in batch}
+        if len(lengths) != 1 or lengths & {(), (0,)}:
+            raise ValueError(
+                f"batch {number}: arrays must share a leading axis of at least one row, got shapes "
+                f"{[array.shape for array in batch]}."
+            )
+        return batch
+
+    def padded(self, index: int) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """One batch with exactly `batch_size` rows, and weights (batch_size,) of 1 and 0.
+
+        Raises:
+            ValueError: a batch other than the last is shorter, or any is longer.
+        """
+        batch = self.read(index)
+        rows, missing = len(batch[0]), self.batch_size - len(batch[0])
+        if missing < 0 or (missing > 0 and index < len(self.batches) - 1):
+            raise ValueError(
+                f"batch {index} has {rows} rows, the first {self.batch_size}: only the last "
+                "may be shorter."
+            )
+        mask = (np.arange(self.batch_size) < rows).astype(np.float32)
+        if missing:
+            batch = tuple(np.concatenate([a, np.repeat(a[-1:], missing, 0)]) for a in batch)
+        return batch, mask
+
+    def shuffled(self, key: Array) -> "list[int]":
+        """The order in which a pass that must not follow the order on disk visits the batches."""
+        return np.asarray(jax.random.permutation(key, len(self.batches))).tolist()
+
+
+Data = Observations | Batched
+"""What every verb takes: observations in one piece or in batches."""
+
+
+def example_batch(data: Data) -> Observations:
+    """Structure of the observations of one batch (all of them for `Observations`), no data."""
+    if isinstance(data, Observations):
+        return data
+    observe = lambda arrays, mask: data.observe(*arrays, *data.shared).reweighted(mask)
+    return eqx.filter_eval_shape(observe, *data.padded(0))
+
+
+def require_untraced(data: Data, action: str) -> None:
+    """Refuses traced observations for what needs concrete numbers.
+
+    Raises:
+        ValueError: a leaf of the data is traced.
+    """
+    if isinstance(data, Observations) and is_traced(data):
+        raise ValueError(f"{action} is a Python loop: call it outside jit, vmap and grad.")

@@ -1,0 +1,198 @@
+"""The Gaussian posterior of the parameters, by its mean, deviations and covariance factor."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from linmodels._arrays import describe, parameter_structure, ravel, unravel
+from linmodels._likelihoods import AbstractLikelihood, Gaussian
+from linmodels._prediction import Prediction, quantile, row_variances
+from linmodels._priors import GaussianPrior
+
+
+class Summary(NamedTuple):
+    """Marginal posterior of every parameter, each field shaped as θ, in θ's own units."""
+
+    mean: PyTree
+    std: PyTree
+    lower: PyTree
+    upper: PyTree
+
+
+class Posterior(eqx.Module):
+    """θ | y ~ N(θ̄, H⁻¹).
+
+    Attributes:
+        mean: θ̄, a pytree shaped as θ.
+        deviations: k draws ζ ~ N(0, H⁻¹) shaped as θ with a leading axis k; θ̄ + ζ are samples.
+        covariance_factor: C with CCᵀ = H⁻¹ on ravelled θ (d', r) where the method is exact.
+        likelihood: with the noise precision in force, for noisy predictions.
+    """
+
+    mean: PyTree[Float[Array, "..."]]
+    deviations: PyTree[Float[Array, "k ..."]]
+    covariance_factor: lx.AbstractLinearOperator | None
+    likelihood: AbstractLikelihood = Gaussian()
+
+    @property
+    def num_samples(self) -> int:
+        """k, the number of deviations."""
+        return jax.tree.leaves(self.deviations)[0].shape[0]
+
+    def predict(
+        self,
+        design: lx.AbstractLinearOperator,
+        offset: PyTree | None = None,
+        *,
+        likelihood: AbstractLikelihood | None = None,
+    ) -> Prediction:
+        """The posterior of outputs f = o + Φθ at new points.
+
+        Args:
+            design: Φ of the new points, from θ to their outputs.
+            offset: o of the new points, shaped as the outputs; 0 where None.
+            likelihood: of the new targets, where it is not that of the fit.
+
+        Raises:
+            ValueError: design or offset do not fit.
+        """
+        self._check_design(design)
+        mean = design.mv(_cast(self.mean, design.in_structure()))
+        if offset is not None:
+            if jax.tree.map(jnp.shape, offset) != jax.tree.map(jnp.shape, mean):
+                raise ValueError(
+                    f"offset is {jax.tree.map(jnp.shape, offset)}, the outputs "
+                    f"{jax.tree.map(jnp.shape, mean)}."
+                )
+            mean = jax.tree.map(jnp.add, mean, offset)
+        structure = design.in_structure()
+        deviations = jax.vmap(lambda z: design.mv(_cast(z, structure)))(self.deviations)
+        return Prediction(
+            mean=mean,
+            deviations=deviations,
+            design=design,
+            covariance_factor=self.covariance_factor,
+            likelihood=self.likelihood if likelihood is None else likelihood,
+        )
+
+    def contrast(self, weights: Any) -> Prediction:
+        """The posterior of linear combinations of the ravelled parameters.
+
+        Args:
+            weights: (d',) for one combination, (c, d') for several.
+
+        Raises:
+            ValueError: the wrong number of columns.
+        """
+        matrix = jnp.atleast_2d(jnp.asarray(weights, self._dtype))
+        if matrix.shape[1] != self._size:
+            raise ValueError(f"weights have {matrix.shape[1]} columns, θ has {self._size} entries.")
+        flat = Posterior(
+            ravel(self.mean),
+            jax.vmap(ravel)(self.deviations),
+            self.covariance_factor,
+            self.likelihood,
+        )
+        return flat.predict(lx.MatrixLinearOperator(matrix))
+
+    def std(self) -> PyTree:
+        """Standard deviation of every parameter, shaped as θ.
+
+        Raises:
+            ValueError: there are neither a covariance factor nor deviations.
+        """
+        if self.covariance_factor is not None:
+            variance = row_variances(jnp.eye(self._size, dtype=self._dtype), self.covariance_factor)
+            return unravel(jnp.sqrt(variance), self.mean)
+        if self.num_samples == 0:
+            raise ValueError("No deviations were drawn: infer with num_samples > 0.")
+        return jax.tree.map(lambda z: jnp.sqrt(jnp.mean(z**2, axis=0)), self.deviations)
+
+    def summary(self, level: float = 0.9) -> Summary:
+        """Mean, standard deviation and central interval of every parameter.
+
+        Args:
+            level: probability of the interval, in (0, 1).
+
+        Raises:
+            ValueError: a level outside (0, 1).
+        """
+        exact = self.covariance_factor is not None
+        width = quantile(level, None if exact else self.num_samples)
+        std = self.std()
+        lower = jax.tree.map(lambda m, s: m - width * s, self.mean, std)
+        upper = jax.tree.map(lambda m, s: m + width * s, self.mean, std)
+        return Summary(self.mean, std, lower, upper)
+
+    def samples(self) -> PyTree:
+        """k draws from the posterior, shaped as θ with a leading axis k."""
+        return jax.tree.map(jnp.add, self.mean, self.deviations)
+
+    def as_prior(self) -> GaussianPrior:
+        """This posterior as the prior of the next data (α = 1).
+
+        Raises:
+            ValueError: the method was not exact, so that no covariance factor is known.
+        """
+        if self.covariance_factor is None:
+            raise ValueError("Only an exact posterior has the covariance factor of a prior.")
+        return GaussianPrior(1.0, self.covariance_factor, mean=self.mean)
+
+    @property
+    def _size(self) -> int:
+        return sum(leaf.size for leaf in jax.tree.leaves(self.mean))
+
+    @property
+    def _dtype(self) -> Any:
+        return jax.tree.leaves(self.mean)[0].dtype
+
+    def _check_design(self, design: lx.AbstractLinearOperator) -> None:
+        if not isinstance(design, lx.AbstractLinearOperator):
+            raise ValueError(
+                f"design must be a lineax operator, got {type(design).__name__}: wrap an array as "
+                "lineax.MatrixLinearOperator(jnp.asarray(x))."
+            )
+        shapes = lambda tree: jax.tree.map(lambda leaf: tuple(leaf.shape), tree)
+        if shapes(design.in_structure()) != shapes(self.mean):
+            raise ValueError(
+                f"The design takes {describe(design.in_structure())}, θ is {describe(self.mean)}."
+            )
+
+
+def _cast(tree: PyTree, structure: PyTree) -> PyTree:
+    return jax.tree.map(
+        lambda x, s: x.astype(jax.dtypes.canonicalize_dtype(s.dtype)), tree, structure
+    )
+
+
+def posterior_from_arrays(
+    structure: PyTree, mean: Any, deviations: Any, root: Any, prior_mean: PyTree
+) -> Posterior:
+    """The posterior from ravelled arrays, in the parameters' own structure and dtypes.
+
+    Args:
+        structure: of θ.
+        mean: θ̄ − μ, (d',).
+        deviations: (d', k).
+        root: C, (d', r) or an operator.
+        prior_mean: μ, shaped as θ, or None.
+    """
+    structure = parameter_structure(structure)
+    dtype = jnp.result_type(*jax.tree.leaves(structure))
+    if not isinstance(root, lx.AbstractLinearOperator):
+        root = lx.MatrixLinearOperator(jnp.asarray(root, dtype))
+    if isinstance(mean, np.ndarray) and prior_mean is not None:
+        mean = mean + np.concatenate([np.ravel(m) for m in jax.tree.leaves(prior_mean)])
+    elif prior_mean is not None:
+        mean = mean + ravel(prior_mean)
+    columns = jnp.asarray(deviations, dtype).T
+    return Posterior(
+        unravel(jnp.asarray(mean, dtype), structure),
+        jax.vmap(lambda z: unravel(z, structure))(columns),
+        root,
+    )

@@ -1,0 +1,171 @@
+"""Predictions: Gaussian outputs at new points, with and without the noise of new targets."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+import scipy.special
+from jaxtyping import Array, Float, PyTree
+
+from linmodels import metrics
+from linmodels._arrays import ravel, unravel
+from linmodels._likelihoods import AbstractLikelihood, Gaussian
+
+ROWS_AT_ONCE = 1_024
+
+
+class Prediction(eqx.Module):
+    """Outputs f = o + Φθ at new points; every result has the outputs' own shape.
+
+    Exact methods give exact variances; others estimate them from the k deviations.
+
+    Attributes:
+        mean: o + Φθ̄.
+        deviations: Φζ with a leading axis k.
+    """
+
+    mean: PyTree[Float[Array, "..."]]
+    deviations: PyTree[Float[Array, "k ..."]]
+    design: lx.AbstractLinearOperator
+    covariance_factor: lx.AbstractLinearOperator | None
+    likelihood: AbstractLikelihood
+
+    def std(self, noise: bool = False) -> PyTree:
+        """Standard deviation of the outputs, or of new targets with `noise=True`.
+
+        Raises:
+            ValueError: the noise of new points is unknown, or nothing tells the variance.
+        """
+        variance = self._variance()
+        if noise:
+            extra = self._gaussian.noise_variance(self.mean)
+            variance = jax.tree.map(jnp.add, variance, extra)
+        return jax.tree.map(jnp.sqrt, variance)
+
+    def covariance(self, noise: bool = False) -> Float[Array, "N N"]:
+        """Covariance between all outputs, ravelled; O(N²) memory.
+
+        Raises:
+            ValueError: as `std`.
+        """
+        if self.covariance_factor is not None:
+            root = jax.vmap(self.covariance_factor.T.mv)(design_rows(self.design))
+            result = jnp.matmul(root, root.T, precision=jax.lax.Precision.HIGHEST)
+        else:
+            draws = jax.vmap(ravel)(self._drawn())
+            result = draws.T @ draws / len(draws)
+        return result + self._gaussian.noise_covariance(self.mean) if noise else result
+
+    def samples(self, noise: bool = False, *, key: Array | None = None) -> PyTree:
+        """k joint draws of the outputs, or of new targets with `noise=True` and a key.
+
+        Raises:
+            ValueError: no deviations were drawn, or noise without a key.
+        """
+        draws = jax.tree.map(jnp.add, self.mean, self._drawn())
+        if not noise:
+            return draws
+        if key is None:
+            raise ValueError("samples(noise=True) needs a key.")
+        root = jnp.linalg.cholesky(self._gaussian.noise_covariance(self.mean))
+        flat = jax.vmap(ravel)(draws)
+        flat = flat + jax.random.normal(key, flat.shape, flat.dtype) @ root.T
+        return jax.vmap(lambda f: unravel(f, self.mean))(flat)
+
+    def interval(self, level: float = 0.9, noise: bool = True) -> tuple[PyTree, PyTree]:
+        """Central interval of new targets (or of the outputs with `noise=False`).
+
+        Args:
+            level: probability inside, in (0, 1).
+            noise: whether to include the noise of a new target.
+
+        Raises:
+            ValueError: a level outside (0, 1), or as `std`.
+        """
+        exact = self.covariance_factor is not None
+        width = quantile(level, None if exact else len(jax.tree.leaves(self._drawn())[0]))
+        std = self.std(noise)
+        lower = jax.tree.map(lambda m, s: m - width * s, self.mean, std)
+        return lower, jax.tree.map(lambda m, s: m + width * s, self.mean, std)
+
+    def log_prob(self, targets: PyTree) -> PyTree:
+        """Marginal log-density of every target entry, shaped as the targets.
+
+        Raises:
+            ValueError: targets of another shape, or as `std`.
+        """
+        self._check_targets(targets)
+        return jax.tree.map(metrics.gaussian_log_prob, targets, self.mean, self.std(noise=True))
+
+    def joint_log_prob(self, targets: PyTree) -> Float[Array, ""]:
+        """Log-density of all targets together; O(N³).
+
+        Raises:
+            ValueError: targets of another shape, or as `std`.
+        """
+        self._check_targets(targets)
+        residual = ravel(targets) - ravel(self.mean)
+        return metrics.gaussian_joint_log_prob(residual, self.covariance(noise=True))
+
+    @property
+    def _gaussian(self) -> Gaussian:
+        if not isinstance(self.likelihood, Gaussian):
+            raise ValueError(f"{type(self.likelihood).__name__} has no additive noise.")
+        return self.likelihood
+
+    def _variance(self) -> PyTree:
+        if self.covariance_factor is None:
+            return jax.tree.map(lambda z: jnp.mean(z**2, axis=0), self._drawn())
+        variance = row_variances(design_rows(self.design), self.covariance_factor)
+        return unravel(variance, self.mean)
+
+    def _drawn(self) -> PyTree:
+        if jax.tree.leaves(self.deviations)[0].shape[0] == 0:
+            raise ValueError("No deviations were drawn: infer with num_samples > 0.")
+        return self.deviations
+
+    def _check_targets(self, targets: PyTree) -> None:
+        shapes = lambda tree: jax.tree.map(jnp.shape, tree)
+        if shapes(targets) != shapes(self.mean):
+            raise ValueError(
+                f"targets have shape {shapes(targets)}, the outputs {shapes(self.mean)}."
+            )
+
+
+def design_rows(design: lx.AbstractLinearOperator) -> Float[Array, "N d"]:
+    """Φ as a matrix, by products with Φ or Φᵀ, whichever are fewer."""
+    size = design.out_size()
+    if isinstance(design, lx.MatrixLinearOperator) or design.in_size() <= size:
+        return jnp.asarray(design.as_matrix())
+    structure = design.out_structure()
+    dtype = jnp.result_type(*jax.tree.leaves(structure))
+    unit = jnp.eye(size, dtype=dtype)
+    return jax.vmap(lambda e: ravel(design.T.mv(unravel(e, structure))))(unit)
+
+
+@eqx.filter_jit
+def row_variances(
+    rows: Float[Array, "N d"], factor: lx.AbstractLinearOperator
+) -> Float[Array, " N"]:
+    """φ C Cᵀ φᵀ of every row φ as a sum of squares, so never negative."""
+    variance = lambda row: jnp.sum(factor.T.mv(row) ** 2)
+    return jax.lax.map(variance, rows, batch_size=min(ROWS_AT_ONCE, len(rows)))
+
+
+def quantile(level: float, num_samples: int | None = None) -> float:
+    """Half-width of a central interval in standard deviations.
+
+    Student's t with k degrees of freedom where the variance was estimated from k deviations of
+    known mean zero.
+
+    Raises:
+        ValueError: a level outside (0, 1).
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, got {level}.")
+    if num_samples is None:
+        return float(scipy.special.ndtri((1 + level) / 2))
+    return float(scipy.special.stdtrit(num_samples, (1 + level) / 2))

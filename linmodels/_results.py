@@ -1,0 +1,36 @@
+"""Result codes of a computation, and flags for degenerate but finite answers."""
+
+import enum
+from typing import NamedTuple
+
+import equinox as eqx
+
+
+class RESULTS(eqx.Enumeration):
+    """How a computation ended. `fit.result == RESULTS.successful` is the usual test."""
+
+    successful = ""
+    max_steps_reached = "The hyperparameters did not settle within `max_steps`."
+    non_finite = "A NaN or an infinity appeared in the posterior: check design and hyperparameters."
+    not_positive_definite = (
+        "The posterior precision is not positive definite: flat columns that are zero or linearly "
+        "dependent, or a prior precision too small for the working precision."
+    )
+
+
+class FlagKind(enum.Enum):
+    """What is degenerate about a finite answer; the value says what it means."""
+
+    PRIOR_PRECISION_INFINITE = "the evidence grows without bound in α: nothing to learn; α capped"
+    NOISE_PRECISION_INFINITE = "the model interpolates the targets; noise precision capped"
+    NOTHING_OBSERVED = "no observation carries information about this hyperparameter; left alone"
+
+
+class Flag(NamedTuple):
+    """A degenerate hyperparameter: what happened, and to which group or output."""
+
+    kind: FlagKind
+    where: int
+
+    def __str__(self) -> str:
+        return f"{self.kind.name.lower()}[{self.where}]: {self.kind.value}"

@@ -1,0 +1,191 @@
+"""Rows of the whitened design: the one place where the noise factor R meets Φ, y and the offset.
+
+With B = βB₀, B₀ = RᵀR and weights w, row blocks of √w RΦ, of √w R(y − o − Φμ) and of standard
+normal noise u are everything that an exact method needs of the data.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from linmodels._arrays import ravel, unravel
+from linmodels._likelihoods import AbstractLikelihood, Gaussian
+from linmodels._observations import Batched, Data, Observations
+
+
+class WhitenedRows(NamedTuple):
+    """A block of N whitened rows, ravelled over observations and outputs."""
+
+    design: Float[Array, "N d"]
+    """√w RΦ"""
+    targets: Float[Array, " N"]
+    """√w R(y − o − Φμ)"""
+    noise: Float[Array, "k N"]
+    """u ~ N(0, I), one draw a row of the data whatever the batch"""
+    output: Int[Array, " N"]
+    """which noise precision β_c a row has"""
+    rank: Float[Array, " C"]
+    """Σ w rank B₀ for every c"""
+    log_determinant: Float[Array, ""]
+    """Σ w log det B₀"""
+
+
+def whitened_rows(
+    data: Data, mean: PyTree = None, *, num_samples: int = 0, key: Array | None = None
+) -> Iterator[WhitenedRows]:
+    """The blocks of whitened rows, one for `Observations`, one a batch for `Batched`.
+
+    Args:
+        data: with Gaussian noise.
+        mean: prior mean μ, taken off the targets.
+        num_samples: k, noise draws a row.
+        key: of the noise draws.
+
+    Raises:
+        ValueError: a batch holds NaN or infinities (with the batch and the field named).
+    """
+    if isinstance(data, Observations):
+        yield whiten(data, mean, 0, num_samples, key)
+        return
+    for index in range(len(data.batches)):
+        arrays, mask = data.padded(index)
+        first = index * data.batch_size
+        yield _whiten_batch(data.observe, arrays, mask, data.shared, mean, first, num_samples, key)
+
+
+@eqx.filter_jit
+def _whiten_batch(observe, arrays, mask, shared, mean, first, num_samples, key):
+    observations = observe(*arrays, *shared).reweighted(mask)
+    return whiten(observations, mean, first, num_samples, key)
+
+
+def whiten(
+    data: Observations, mean: PyTree, first: int | Array, num_samples: int, key: Array | None
+) -> WhitenedRows:
+    """Whitens one block whose first row is row `first` of the data."""
+    likelihood = gaussian(data.likelihood)
+    residual = data.targets
+    if data.offset is not None:
+        residual = jax.tree.map(jnp.subtract, residual, data.offset)
+    if mean is not None:
+        residual = jax.tree.map(jnp.subtract, residual, data.design.mv(_as(mean, data)))
+    counts = _entry_weights(data)
+    output, rank = _ranks(likelihood, data.targets, counts)
+    return WhitenedRows(
+        design=_whiten_design(data),
+        targets=ravel(root_product(data, residual)),
+        noise=row_noise(data.targets, first, num_samples, key),
+        output=output,
+        rank=rank,
+        log_determinant=jnp.sum(counts * ravel(likelihood.log_determinant(data.targets))),
+    )
+
+
+def gaussian(likelihood: AbstractLikelihood) -> Gaussian:
+    """The likelihood, if it is Gaussian.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not isinstance(likelihood, Gaussian):
+        raise ValueError(f"This method is for Gaussian noise, not {type(likelihood).__name__}.")
+    return likelihood
+
+
+def root_product(data: Observations, vector: PyTree) -> PyTree:
+    """√w R v."""
+    product = gaussian(data.likelihood).root_product(data.targets, vector)
+    if data.weights is None:
+        return product
+    root = jnp.sqrt(data.weights)
+    return jax.tree.map(lambda v: root.reshape(-1, *[1] * (v.ndim - 1)) * v, product)
+
+
+def row_noise(
+    targets: PyTree, first: int | Array, num_samples: int, key: Array | None
+) -> Float[Array, "k N"]:
+    """Standard normal draws keyed by each row's position in the data."""
+    leaves = jax.tree.leaves(targets)
+    if num_samples == 0:
+        return jnp.zeros((0, sum(leaf.size for leaf in leaves)), leaves[0].dtype)
+    draws = []
+    for number, leaf in enumerate(leaves):
+        rows, shape = (leaf.shape[0], leaf.shape[1:]) if leaf.ndim else (1, ())
+        leaf_key = jax.random.fold_in(key, number)
+        draw = lambda row, k=leaf_key, s=shape, t=leaf.dtype: jax.random.normal(
+            jax.random.fold_in(k, row), (num_samples, *s), t
+        )
+        noise = jax.vmap(draw, out_axes=1)(first + jnp.arange(rows))
+        draws.append(noise.reshape(num_samples, -1))
+    return jnp.concatenate(draws, axis=1)
+
+
+def _as(mean: PyTree, data: Observations) -> PyTree:
+    structure = data.design.in_structure()
+    if jax.tree.structure(mean) != jax.tree.structure(structure):
+        raise ValueError(
+            f"The prior mean has structure {jax.tree.structure(mean)}, θ "
+            f"{jax.tree.structure(structure)}."
+        )
+    for given, wanted in zip(jax.tree.leaves(mean), jax.tree.leaves(structure)):
+        if jnp.shape(given) != wanted.shape:
+            raise ValueError(f"The prior mean has shape {jnp.shape(given)}, θ {wanted.shape}.")
+    return jax.tree.map(lambda m, s: jnp.asarray(m, s.dtype), mean, structure)
+
+
+def _whiten_design(data: Observations) -> Float[Array, "N d"]:
+    matrix = data.design.as_matrix()
+    if gaussian(data.likelihood).is_unit and data.weights is None:
+        return matrix
+    column = lambda c: ravel(root_product(data, unravel(c, data.targets)))
+    return jax.vmap(column, in_axes=1, out_axes=1)(matrix)
+
+
+def _entry_weights(data: Observations) -> Float[Array, " N"]:
+    """w_i for every entry of the ravelled targets."""
+    if data.weights is None:
+        return jnp.ones((), jax.tree.leaves(data.targets)[0].dtype)
+    weights = data.weights
+    spread = lambda t: jnp.broadcast_to(weights.reshape(-1, *[1] * (t.ndim - 1)), t.shape)
+    return ravel(jax.tree.map(spread, data.targets))
+
+
+def _ranks(likelihood: Gaussian, targets: PyTree, counts: Array) -> tuple[Array, Array]:
+    """Index of every entry's noise precision, and the summed rank for each."""
+    rank = ravel(likelihood.rank(targets)) * counts
+    if not likelihood.per_output:
+        return jnp.zeros(rank.shape, int), jnp.sum(rank)[None]
+    start, labels = 0, []
+    for leaf in jax.tree.leaves(targets):
+        size = int(np.prod(leaf.shape[1:]))
+        labels.append(jnp.tile(start + jnp.arange(size), leaf.shape[0]))
+        start += size
+    output = jnp.concatenate(labels)
+    return output, jnp.zeros(start, rank.dtype).at[output].add(rank)
+
+
+def explain_non_finite(data: Data, index: int) -> None:
+    """Raises the error that names the field and the entry of a NaN or an infinity in a block.
+
+    Raises:
+        ValueError: always.
+    """
+    prefix = "" if isinstance(data, Observations) else f"batch {index}: "
+    try:
+        if isinstance(data, Batched):
+            data = data.observe(*data.read(index), *data.shared)
+    except ValueError as error:
+        raise ValueError(f"{prefix}{error}") from None
+    bad = np.argwhere(~np.isfinite(np.asarray(data.design.as_matrix())))
+    if len(bad):
+        row, column = bad[0]
+        raise ValueError(
+            f"{prefix}the design must be finite; row {row}, column {column} is not. Outputs and "
+            "parameters are counted in the order of `ravel`."
+        )
+    raise ValueError(f"{prefix}products of the data overflow: rescale the design or the targets.")

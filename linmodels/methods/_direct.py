@@ -1,0 +1,222 @@
+"""Exact inference under jit, vmap and grad: orthogonal factorisations in the data's own dtype.
+
+With no float64 to be had, Gram matrices would lose the small eigenvalues; QR of [W; I] (or of
+[Wᵀ; I]) does not, and is differentiable whatever the rank of W.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, PyTree
+
+from linmodels._likelihoods import LOG_2PI
+from linmodels._observations import Data, Observations
+from linmodels._posterior import Posterior, posterior_from_arrays
+from linmodels._priors import GaussianPrior
+from linmodels._whitening import WhitenedRows, whiten
+from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales
+from linmodels.operators import LowRankUpdate
+
+
+class _Solved(NamedTuple):
+    mean: Array
+    deviations: Array
+    covariance_root: Any
+    log_determinant: Array
+    leverage: Array
+    """(N,) diagonal of WH⁻¹Wᵀ"""
+    dimension: Array
+    """(r,) diagonal of H⁻¹WᵀW"""
+    residual: Array
+    """(N,) whitened residual at the mean"""
+
+
+class DirectSystem(AbstractSystem):
+    """Whitened rows, to be factorised at given hyperparameters."""
+
+    prior: GaussianPrior
+    reason: str
+    rows: WhitenedRows
+    structure: PyTree
+    prior_noise: Array
+    primal: bool
+
+    def scales(self) -> Scales:
+        """Not available: learning hyperparameters is a Python loop.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError("Learning hyperparameters is a Python loop: call it outside jit and grad.")
+
+    def evaluate(self, alpha: Array, beta: Array) -> EvidenceTerms:
+        """The evidence at α (L,), β (C,)."""
+        return self.solve(alpha, beta)[0]
+
+    def solve(self, alpha: Array, beta: Array) -> tuple[EvidenceTerms, Posterior]:
+        """The evidence and the posterior."""
+        root, flat, (group, count) = self._prior_arrays()
+        scale = jnp.where(flat, 1.0, alpha[group] ** -0.5)
+        root_beta = jnp.sqrt(beta)[self.rows.output]
+        design = self.rows.design if root is None else _times(self.rows.design, root)
+        design = root_beta[:, None] * design * scale
+        solve = _solve_primal if self.primal else _solve_dual
+        solved = solve(
+            design, root_beta * self.rows.targets, self.rows.noise.T, self.prior_noise, flat
+        )
+        units = scale if root is None else root * scale
+        push = lambda x: _times(units, x) if units.ndim == 2 else (units * x.T).T
+        posterior = posterior_from_arrays(
+            self.structure,
+            push(solved.mean),
+            push(solved.deviations),
+            _compose(units, solved.covariance_root),
+            self.prior.mean,
+        )
+        return self._terms(solved, beta, flat, group, count), posterior
+
+    def _prior_arrays(self):
+        root, flat = self.prior.root(self.structure), self.prior.flat_mask(self.structure)
+        group, count = self.prior.group_labels(self.structure)
+        if root is not None and root.ndim == 2:
+            return root, np.zeros(root.shape[1], bool), (np.zeros(root.shape[1], int), 1)
+        return (None if root is None else jnp.where(flat, 1, root)), flat, (group, count)
+
+    def _terms(self, solved: _Solved, beta, flat, group, count) -> EvidenceTerms:
+        rows, pen = self.rows, ~flat
+        by_group = lambda x: jnp.zeros(count, x.dtype).at[group].add(x * pen)
+        by_output = lambda x: jnp.zeros(beta.shape, x.dtype).at[rows.output].add(x)
+        norm, square = by_group(solved.mean**2), by_output(solved.residual**2)
+        log_evidence = 0.5 * (
+            jnp.sum(rows.rank * (jnp.log(beta) - LOG_2PI))
+            + rows.log_determinant
+            - jnp.sum(square)
+            - jnp.sum(norm)
+            - solved.log_determinant
+            + int(flat.sum()) * LOG_2PI
+        )
+        return EvidenceTerms(
+            log_evidence,
+            by_group(solved.dimension),
+            norm,
+            by_output(solved.leverage),
+            square / beta,
+        )
+
+
+def prepare_traced(
+    data: Data,
+    prior: GaussianPrior,
+    structure: PyTree,
+    side: str,
+    reason: str,
+    num_samples: int,
+    key: Array | None,
+) -> DirectSystem:
+    """The system of one traced `Observations`.
+
+    Raises:
+        ValueError: batched data, whose passes are Python loops.
+    """
+    if not isinstance(data, Observations):
+        raise ValueError("Batched data stream through a Python loop: call outside jit and grad.")
+    noise_key, prior_key = (None, None) if key is None else jax.random.split(key)
+    rows = whiten(data, prior.mean, 0, num_samples, noise_key)
+    rows = rows._replace(design=jnp.asarray(rows.design))
+    flat = prior.flat_mask(structure)
+    if prior.normalised:
+        basis = jnp.linalg.qr(rows.design[:, flat])[0]
+        left = rows.design - basis @ (basis.T @ rows.design)
+        squares, original = jnp.sum(left**2, 0), jnp.sum(rows.design**2, 0)
+        floor = (10 * jnp.finfo(left.dtype).eps) ** 2 * original if flat.any() else 0.0
+        prior = prior.normalise(jnp.where(squares > floor, squares, 0), structure)
+    size = rows.design.shape[1] if prior.factor is None else prior.factor.in_size()
+    noise = jnp.zeros((size, 0), rows.design.dtype)
+    if num_samples:
+        noise = jax.random.normal(prior_key, (num_samples, size), rows.design.dtype).T
+    return DirectSystem(prior, reason, rows, structure, noise, side == "primal")
+
+
+def _solve_primal(design, targets, noise, prior_noise, flat) -> _Solved:
+    """Least squares on [W; P], P = 1 for penalised coordinates and 0 for flat ones."""
+    penalty = jnp.diag(jnp.where(flat, 0, 1).astype(design.dtype))
+    basis, triangle = jnp.linalg.qr(jnp.concatenate([design, penalty]))
+    top, bottom = basis[: len(design)], basis[len(design) :]
+    inverse = solve_triangular(triangle, jnp.eye(len(triangle), dtype=design.dtype))
+    mean = inverse @ (top.T @ targets)
+    deviations = inverse @ (_times(top.T, noise) + _times(bottom.T, prior_noise * ~flat[:, None]))
+    return _Solved(
+        mean,
+        deviations,
+        inverse,
+        2 * jnp.sum(jnp.log(jnp.abs(jnp.diag(triangle)))),
+        jnp.sum(top**2, 1),
+        jnp.einsum("ij,ji->i", inverse, _times(top.T, design)),
+        targets - design @ mean,
+    )
+
+
+def _solve_dual(design, targets, noise, prior_noise, flat) -> _Solved:
+    """Matheron's rule with V = I + WWᵀ = LLᵀ from QR of [Wᵀ; I], flat columns projected out."""
+    basis, triangle = jnp.linalg.qr(design[:, flat])
+    design = design * ~flat
+    project = lambda v: v - basis @ (basis.T @ v)
+    inner, identity = project(design), jnp.eye(len(design), dtype=design.dtype)
+    upper = jnp.linalg.qr(jnp.concatenate([inner.T, identity]), mode="r")
+    lower = (upper * jnp.sign(jnp.diag(upper))[:, None]).T
+    inverse = solve_triangular(lower, identity, lower=True)
+    half = inverse @ inner
+
+    def parameters(values, start):
+        values = values - design @ start
+        step = half.T @ (inverse @ project(values))
+        rest = basis.T @ (values - design @ step)
+        x = start + step
+        return x.at[np.flatnonzero(flat)].set(solve_triangular(triangle, rest))
+
+    mean = parameters(targets, jnp.zeros(design.shape[1], design.dtype))
+    deviations = parameters(noise, prior_noise * ~flat[:, None])
+    weights = inverse.T @ inverse - basis @ basis.T
+    log_determinant = jnp.sum(jnp.log(jnp.diag(lower)))
+    log_determinant += jnp.sum(jnp.log(jnp.abs(jnp.diag(triangle))))
+    return _Solved(
+        mean,
+        deviations,
+        _dual_root(design, inner, lower, inverse, basis, triangle, flat),
+        2 * log_determinant,
+        1 - jnp.diag(weights),
+        jnp.sum(half**2, 0),
+        weights @ targets,
+    )
+
+
+def _dual_root(design, inner, lower, inverse, basis, triangle, flat):
+    """I + U Vᵀ with square (I + WᵀW)⁻¹; see `DualSystem`."""
+    identity, where = jnp.eye(len(lower), dtype=lower.dtype), np.flatnonzero(flat)
+    left = -(inner.T @ inverse.T)
+    right = (solve_triangular(lower + identity, inner, lower=True)).T
+    if flat.any():
+        root = solve_triangular(triangle, jnp.eye(len(where), dtype=lower.dtype))
+        regression = root @ (basis.T @ design)
+        bottom = -(regression + (regression @ left) @ right.T)
+        bottom = bottom.at[:, where].set(root - jnp.eye(len(where), dtype=lower.dtype))
+        unit = jnp.zeros((len(left), len(where)), lower.dtype)
+        unit = unit.at[where, np.arange(len(where))].set(1)
+        left = jnp.concatenate([left, unit], 1)
+        right = jnp.concatenate([right, bottom.T], 1)
+    return LowRankUpdate(jnp.ones(len(left), lower.dtype), left, right)
+
+
+def _compose(units: Array, root: Any) -> Any:
+    if not isinstance(root, lx.AbstractLinearOperator):
+        return _times(units, root) if units.ndim == 2 else units[:, None] * root
+    outer = lx.MatrixLinearOperator if units.ndim == 2 else lx.DiagonalLinearOperator
+    return outer(units) @ root
+
+
+def _times(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST) if b.ndim == 2 else a * b

@@ -1,0 +1,267 @@
+"""Exact inference on the observations' side, from the kernel K = W₀W₀ᵀ."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+import scipy.linalg
+from jaxtyping import Float, Int
+from scipy.linalg.blas import dsyrk
+from scipy.linalg.lapack import dpotri
+
+from linmodels._likelihoods import LOG_2PI
+from linmodels._posterior import Posterior, posterior_from_arrays
+from linmodels._priors import GaussianPrior
+from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales
+from linmodels.methods._moments import Shift
+from linmodels.methods._parameters import ParameterMap, noise_caps
+from linmodels.methods._spectrum import Spectrum
+from linmodels.operators import LowRankUpdate
+
+COLUMNS_AT_ONCE = 4_096
+
+
+class Rows(NamedTuple):
+    """All whitened rows at unit noise, and the shift that takes the flat columns off them."""
+
+    design: Float[np.ndarray, "N d"]
+    """R₀Φ as it came, in the data's dtype"""
+    targets: Float[np.ndarray, " N"]
+    noise: Float[np.ndarray, "N k"]
+    output: Int[np.ndarray, " N"]
+    rank: Float[np.ndarray, " C"]
+    log_determinant: float
+    raw_square: Float[np.ndarray, " C"]
+    shift: Shift
+
+
+class _Kernel(NamedTuple):
+    """V = I + WWᵀ = LLᵀ at some hyperparameters, with the flat columns Z projected out."""
+
+    lower: np.ndarray
+    basis: np.ndarray
+    """orthonormal basis Q of Z = R Φ_f"""
+    triangle: np.ndarray
+    """Z = Q·triangle"""
+    targets: np.ndarray
+    root_beta: np.ndarray
+    """√β of every row"""
+
+
+class DualSystem(AbstractSystem):
+    """The kernel of every group of parameters at unit noise and α = 1."""
+
+    prior: GaussianPrior
+    reason: str
+    rows: Rows
+    kernels: Float[np.ndarray, "L N N"]
+    parameters: ParameterMap
+    prior_noise: Float[np.ndarray, "r k"]
+
+    def scales(self) -> Scales:
+        """Starts and caps from traces and from the targets with flat columns projected out."""
+        count, rows = len(self.rows.rank), self.rows
+        square = np.bincount(rows.output, rows.targets**2, minlength=count)
+        caps = noise_caps(rows.rank, square, rows.raw_square, self.parameters.epsilon)
+        information = np.einsum("lii->l", self.kernels)
+        total = max(square.sum(), rows.rank.sum() / caps.max())
+        return Scales(
+            alpha=information / total,
+            noise_precision=np.minimum(rows.rank / np.maximum(square, 1e-300), caps),
+            information=information,
+            max_noise_precision=caps,
+            rank=rows.rank,
+        )
+
+    def evaluate(self, alpha: np.ndarray, beta: np.ndarray) -> EvidenceTerms:
+        """The evidence at α (L,), β (C,): O(N) for one of each, else one factorisation."""
+        if len(alpha) == len(beta) == 1:
+            return self._spectrum.evaluate(alpha, beta)
+        return self._terms(self._factorise(alpha, beta), alpha, beta)
+
+    def solve(self, alpha: np.ndarray, beta: np.ndarray) -> tuple[EvidenceTerms, Posterior]:
+        """The evidence and the posterior by Matheron's rule."""
+        kernel = self._factorise(alpha, beta)
+        mean = self._parameters_from(kernel, alpha, kernel.targets, None, centred=True)
+        deviations = self._parameters_from(
+            kernel, alpha, self.rows.noise.astype(np.float64), self.prior_noise, centred=False
+        )
+        posterior = posterior_from_arrays(
+            self.parameters.structure,
+            mean,
+            deviations,
+            self._covariance_factor(kernel, alpha),
+            self.prior.mean,
+        )
+        return self._terms(kernel, alpha, beta), posterior
+
+    @property
+    def _flat_rows(self) -> np.ndarray:
+        shift = self.rows.shift.flat
+        return self.rows.design[:, shift].astype(np.float64)
+
+    def _columns(self) -> Iterator[tuple[slice, np.ndarray]]:
+        return columns_of(self.rows, self.parameters)
+
+    def _factorise(self, alpha: np.ndarray, beta: np.ndarray) -> _Kernel:
+        root_beta = np.sqrt(beta)[self.rows.output]
+        basis, triangle = np.linalg.qr(root_beta[:, None] * self._flat_rows)
+        matrix = np.tensordot(1 / alpha, self.kernels, 1) * root_beta * root_beta[:, None]
+        matrix = _project(basis, matrix)
+        matrix[np.diag_indices_from(matrix)] += 1
+        lower = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True)
+        targets = root_beta * self.rows.targets
+        return _Kernel(lower, basis, triangle, targets, root_beta)
+
+    def _terms(self, kernel: _Kernel, alpha: np.ndarray, beta: np.ndarray) -> EvidenceTerms:
+        inverse, _ = dpotri(kernel.lower, lower=True)
+        weights = np.tril(inverse) + np.tril(inverse, -1).T - kernel.basis @ kernel.basis.T
+        weighted = weights * kernel.root_beta * kernel.root_beta[:, None]
+        residual = weights @ kernel.targets
+        scaled = kernel.root_beta * residual
+        dimension = np.einsum("ij,lij->l", weighted, self.kernels) / alpha
+        norm = np.einsum("i,lij,j->l", scaled, self.kernels, scaled) / alpha
+        count, num_flat = len(beta), kernel.basis.shape[1]
+        sums = lambda values: np.bincount(self.rows.output, values, minlength=count)
+        log_evidence = 0.5 * (
+            self.rows.rank @ (np.log(beta) - LOG_2PI)
+            + self.rows.log_determinant
+            - residual @ residual
+            - norm.sum()
+            - 2 * np.log(np.diag(kernel.lower)).sum()
+            - 2 * np.log(np.abs(np.diag(kernel.triangle))).sum()
+            + num_flat * LOG_2PI
+        )
+        leverage = 1 - np.diag(weights)
+        return EvidenceTerms(
+            log_evidence, dimension, norm, sums(leverage), sums(residual**2) / beta
+        )
+
+    def _parameters_from(self, kernel, alpha, values, prior_noise, *, centred: bool):
+        """x = z + WᵀV⁻¹(values − Wz), flat ones by least squares on what is left, as θ − μ."""
+        scale, flat = self.parameters.scale(alpha), self.parameters.flat
+        shape = (len(scale), *values.shape[1:])
+        x = np.zeros(shape) if prior_noise is None else np.where(flat[:, None], 0, prior_noise)
+        for columns, block in self._columns():
+            values = values - _scaled(kernel.root_beta, block @ _scaled(scale[columns], x[columns]))
+        solved = values - kernel.basis @ (kernel.basis.T @ values)
+        solved = scipy.linalg.cho_solve((kernel.lower, True), solved)
+        solved = _scaled(kernel.root_beta, solved - kernel.basis @ (kernel.basis.T @ solved))
+        for columns, block in self._columns():
+            step = _scaled(scale[columns], block.T @ solved)
+            x[columns] += step
+            values = values - _scaled(kernel.root_beta, block @ _scaled(scale[columns], step))
+        coordinates = _scaled(scale, x)
+        left_over = kernel.basis.T @ values
+        coordinates[flat] = scipy.linalg.solve_triangular(kernel.triangle, left_over)
+        return self.parameters.push(coordinates, self.rows.shift, centred=centred)
+
+    def _covariance_factor(self, kernel: _Kernel, alpha) -> lx.AbstractLinearOperator:
+        """F α^{-½} (I + U Vᵀ): never a d' × d' matrix.
+
+        I − Wᵀ L⁻ᵀ(L + I)⁻¹ W is a square root of (I + WᵀW)⁻¹ (Andrews, 1968); rows for flat
+        parameters follow from their regression on the others.
+        """
+        scale, flat = self.parameters.scale(alpha), self.parameters.flat
+        dtype = jnp.result_type(float)
+        count, size = len(kernel.lower), len(scale)
+        outer = scipy.linalg.solve_triangular(kernel.lower, np.eye(count), lower=True, trans="T")
+        inner = scipy.linalg.solve_triangular(
+            kernel.lower + np.eye(count), np.eye(count), lower=True
+        )
+        num_flat = int(flat.sum())
+        left = np.zeros((size, count + num_flat), np.dtype(dtype))
+        right = np.zeros((size, count + num_flat), np.dtype(dtype))
+        regression = np.zeros((num_flat, size))
+        for columns, block in self._columns():
+            whitened = kernel.root_beta[:, None] * block * scale[columns]
+            projected = whitened - kernel.basis @ (kernel.basis.T @ whitened)
+            left[columns, :count] = -(projected.T @ outer)
+            right[columns, :count] = (inner @ projected).T
+            regression[:, columns] = kernel.basis.T @ whitened
+        if num_flat:
+            self._flat_rows_of_factor(kernel, regression, scale, left, right)
+        update = LowRankUpdate(jnp.ones(size, dtype), jnp.asarray(left), jnp.asarray(right))
+        root = self.parameters.root
+        if root is None:
+            outermost = lx.DiagonalLinearOperator(jnp.asarray(scale, dtype))
+        elif root.ndim == 1:
+            outermost = lx.DiagonalLinearOperator(jnp.asarray(root * scale, dtype))
+        else:
+            outermost = lx.MatrixLinearOperator(jnp.asarray(root * scale, dtype))
+        return outermost @ update
+
+    def _flat_rows_of_factor(self, kernel, regression, scale, left, right) -> None:
+        """θ_f = G^{-½} x_f − C x_p: the rows of I + U Vᵀ for flat parameters, in place."""
+        flat, count = self.parameters.flat, len(kernel.lower)
+        root = scipy.linalg.solve_triangular(kernel.triangle, np.eye(len(regression)))
+        regression = root @ regression
+        units = scale if self.parameters.root is None else self.parameters.root * scale
+        regression[:, ~flat] += self.rows.shift.columns * units[~flat]
+        update = regression @ left[:, :count].astype(np.float64)
+        left[np.flatnonzero(flat), count + np.arange(len(regression))] = 1
+        right[:, count:] = -(regression + update @ right[:, :count].T.astype(np.float64)).T
+        right[flat, count:] = (root - np.eye(len(regression))).T
+
+    @cached_property
+    def _spectrum(self) -> Spectrum:
+        rows = self.rows
+        basis, triangle = np.linalg.qr(self._flat_rows)
+        values, vectors = np.linalg.eigh(_project(basis, self.kernels[0].copy()))
+        squares = (vectors.T @ (rows.targets - basis @ (basis.T @ rows.targets))) ** 2
+        kept = values > len(values) * np.finfo(float).eps * max(values[-1], 0)
+        return Spectrum(
+            eigenvalues=np.where(kept, values, 0),
+            squares=np.where(kept, squares, 0),
+            remainder=float(squares[~kept].sum()),
+            num_flat=basis.shape[1],
+            flat_log_determinant=float(2 * np.log(np.abs(np.diag(triangle))).sum()),
+            rank=float(rows.rank[0]),
+            log_determinant=rows.log_determinant,
+        )
+
+
+def _scaled(factors: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Rows of a vector or matrix times their factors."""
+    return (factors * values.T).T
+
+
+def _project(basis: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """(I − QQᵀ) matrix (I − QQᵀ)."""
+    if basis.shape[1] == 0:
+        return matrix
+    half = matrix - basis @ (basis.T @ matrix)
+    return half - (half @ basis) @ basis.T
+
+
+def columns_of(rows: Rows, parameters: ParameterMap | None) -> Iterator[tuple[slice, np.ndarray]]:
+    """Blocks of W₀ = R₀Φ F in float64, flat columns taken off; of R₀Φ where parameters is None."""
+    root = None if parameters is None else parameters.root
+    if root is not None and root.ndim == 2:
+        yield slice(0, root.shape[1]), rows.design.astype(np.float64) @ root
+        return
+    flat, basis = rows.shift.flat, rows.design[:, rows.shift.flat].astype(np.float64)
+    shift = np.zeros((basis.shape[1], len(flat)))
+    shift[:, ~flat] = rows.shift.columns
+    for start in range(0, len(flat), COLUMNS_AT_ONCE):
+        columns = slice(start, start + COLUMNS_AT_ONCE)
+        block = rows.design[:, columns].astype(np.float64) - basis @ shift[:, columns]
+        block[:, flat[columns]] = 0
+        yield columns, block if root is None else block * root[columns]
+
+
+def kernels(columns: Iterator[tuple[slice, np.ndarray]], parameters: ParameterMap, size: int):
+    """K_l = W₀,l W₀,lᵀ for every group of parameters."""
+    result = [np.zeros((size, size), order="F") for _ in range(parameters.num_groups)]
+    for where, block in columns:
+        for group in range(parameters.num_groups):
+            mine = (
+                block if parameters.num_groups == 1 else block[:, parameters.group[where] == group]
+            )
+            if mine.shape[1]:
+                mine = np.asfortranarray(mine)
+                result[group] = dsyrk(1.0, mine, beta=1.0, c=result[group], overwrite_c=True)
+    return np.stack([np.triu(k) + np.triu(k, 1).T for k in result])

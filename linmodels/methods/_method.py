@@ -1,0 +1,77 @@
+"""What every method of inference offers to `infer` and `maximise_evidence`."""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from linmodels._observations import Data
+from linmodels._posterior import Posterior
+from linmodels._priors import GaussianPrior
+
+
+class EvidenceTerms(NamedTuple):
+    """The evidence at given hyperparameters, and what MacKay's updates need of it.
+
+    γ_l and γ_c are the effective dimension split over groups of parameters and over noise
+    precisions; flat parameters count in γ_c only.
+    """
+
+    log_evidence: Float[Any, ""]
+    group_dimension: Float[Any, " L"]
+    """γ_l = tr (H⁻¹M)_ll"""
+    group_norm: Float[Any, " L"]
+    """‖x̄_l‖² = α_l ‖F⁻¹(θ̄ − μ)_l‖²"""
+    output_dimension: Float[Any, " C"]
+    """γ_c = tr WH⁻¹Wᵀ over the entries with noise precision β_c"""
+    residual: Float[Any, " C"]
+    """‖y − o − Φθ̄‖²_{B₀} over the same entries"""
+
+
+class Scales(NamedTuple):
+    """Data-dependent units of the hyperparameters: starts and caps."""
+
+    alpha: Float[Any, " L"]
+    """where the prior's variance of the outputs equals that of the targets"""
+    noise_precision: Float[Any, " C"]
+    """1 / variance of the targets"""
+    information: Float[Any, " L"]
+    """tr (F₀ᵀΦᵀB₀ΦF₀)_ll: what the data say about a group at unit noise"""
+    max_noise_precision: Float[Any, " C"]
+    """beyond which residuals are rounding"""
+    rank: Float[Any, " C"]
+    """Σ w rank B₀: the number of observed entries"""
+
+
+class AbstractSystem(eqx.Module):
+    """Data and prior prepared so that any hyperparameters are cheap to try."""
+
+    prior: eqx.AbstractVar[GaussianPrior]
+    """the prior with its factor settled"""
+    reason: eqx.AbstractVar[str]
+    """method, side and why, for people"""
+
+    @abc.abstractmethod
+    def scales(self) -> Scales:
+        """Units in which hyperparameters start and stop."""
+
+    @abc.abstractmethod
+    def evaluate(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> EvidenceTerms:
+        """The evidence at α (L,) and noise precisions β (C,)."""
+
+    @abc.abstractmethod
+    def solve(
+        self, alpha: Float[Any, " L"], beta: Float[Any, " C"]
+    ) -> tuple[EvidenceTerms, Posterior]:
+        """The evidence and the posterior there."""
+
+
+class AbstractMethod(eqx.Module):
+    """How posteriors are computed."""
+
+    @abc.abstractmethod
+    def prepare(
+        self, data: Data, prior: GaussianPrior, *, num_samples: int, key: Array | None
+    ) -> AbstractSystem:
+        """Looks at the data once and returns what depends on no hyperparameter."""

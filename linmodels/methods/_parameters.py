@@ -1,0 +1,119 @@
+"""The way between parameters θ and the prior's coordinates x, θ − μ = F α^{-½} x."""
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int, PyTree
+
+from linmodels._priors import GaussianPrior
+from linmodels.methods._moments import Shift
+
+
+class ParameterMap(eqx.Module):
+    """F, flat parameters and groups as NumPy arrays."""
+
+    structure: PyTree = eqx.field(static=True)
+    root: Float[np.ndarray, "..."] | None
+    flat: Bool[np.ndarray, " r"]
+    group: Int[np.ndarray, " r"]
+    num_groups: int = eqx.field(static=True)
+
+    @property
+    def epsilon(self) -> float:
+        """Spacing of the parameters' dtype."""
+        dtypes = [leaf.dtype for leaf in jax.tree.leaves(self.structure)]
+        return float(max(np.finfo(dtype).eps for dtype in dtypes))
+
+    def scale(self, alpha: Float[np.ndarray, " L"]) -> Float[np.ndarray, " r"]:
+        """α^{-½} of every coordinate's group; 1 for flat ones."""
+        return np.where(self.flat, 1.0, alpha[self.group] ** -0.5)
+
+    def group_sums(self, values: Float[np.ndarray, " p"]) -> Float[np.ndarray, " L"]:
+        """Sums over the penalised coordinates of each group."""
+        return np.bincount(self.group[~self.flat], values, minlength=self.num_groups)
+
+    def pull(self, values: Float[np.ndarray, "d ..."]) -> Float[np.ndarray, "r ..."]:
+        """Fᵀ times parameters' cofactors (sums such as ΦᵀBy)."""
+        if self.root is None:
+            return values
+        if self.root.ndim == 2:
+            return self.root.T @ values
+        return (self.root * values.T).T
+
+    def push(
+        self, coordinates: Float[np.ndarray, "r ..."], shift: Shift, *, centred: bool
+    ) -> Float[np.ndarray, "d ..."]:
+        """θ − μ from coordinates that are already scaled by α^{-½}."""
+        if self.root is None:
+            parameters = coordinates
+        elif self.root.ndim == 2:
+            parameters = self.root @ coordinates
+        else:
+            parameters = (self.root * coordinates.T).T
+        return shift.restore(parameters, centred=centred)
+
+
+def parameter_map(prior: GaussianPrior, structure: PyTree) -> ParameterMap:
+    """Reads F, flat parameters and groups off a settled prior.
+
+    Raises:
+        ValueError: they do not fit the parameters.
+    """
+    root = prior.root(structure)
+    root = None if root is None else np.asarray(root, np.float64)
+    flat = prior.flat_mask(structure)
+    group, num_groups = prior.group_labels(structure)
+    if root is not None and root.ndim == 2:
+        flat, group = np.zeros(root.shape[1], bool), np.zeros(root.shape[1], int)
+    if root is not None and root.ndim == 1:
+        root = np.where(flat, 1.0, root)
+    return ParameterMap(structure, root, flat, group, num_groups)
+
+
+def noise_caps(
+    rank: Float[np.ndarray, " C"],
+    square: Float[np.ndarray, " C"],
+    raw_square: Float[np.ndarray, " C"],
+    epsilon: float,
+) -> Float[np.ndarray, " C"]:
+    """Noise precisions beyond which the residuals are rounding of the targets.
+
+    The residual sum of squares is known to 64 float64 spacings of the centred squares, and to the
+    square of the targets' own spacing.
+
+    Args:
+        rank: observed entries, for each noise precision.
+        square: Σ b₀ y² of the targets, centred on the flat columns.
+        raw_square: the same before centring.
+        epsilon: spacing of the targets' dtype.
+    """
+    floor = np.maximum(
+        max(epsilon**1.5, 64 * np.finfo(float).eps) * square, epsilon**2 / 16 * raw_square
+    )
+    return np.maximum(rank, 1) / np.where(floor > 0, floor, 1.0)
+
+
+def require_identifiable(gram: Float[np.ndarray, "f f"]) -> None:
+    """Refuses flat columns that are zero or linearly dependent: their posterior is improper.
+
+    Raises:
+        ValueError: with the offending flat column.
+    """
+    diagonal = np.diag(gram)
+    if not (diagonal > 0).all():
+        column = int(np.flatnonzero(diagonal <= 0)[0])
+        raise ValueError(f"Flat column {column} (counted among the flat ones) is zero.")
+    scaled = gram / np.sqrt(diagonal * diagonal[:, None])
+    smallest = np.linalg.eigvalsh(scaled)[0] if len(gram) else 1.0
+    if smallest < len(gram) * 1e-12:
+        raise ValueError(
+            f"The flat columns are linearly dependent (correlation eigenvalue {smallest:.1e}): "
+            "drop one, or give it a prior."
+        )
+
+
+def drop_rounding(
+    squares: Float[np.ndarray, " d"], original: Float[np.ndarray, " d"]
+) -> Float[np.ndarray, " d"]:
+    """Sums of squares after projection; 0 where only rounding of a constant column is left."""
+    return np.where(squares > (1e3 * np.finfo(float).eps) ** 2 * original, squares, 0)

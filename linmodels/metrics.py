@@ -1,0 +1,46 @@
+"""How good predictions are: arrays in, arrays out."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+LOG_2PI = float(np.log(2 * np.pi))
+
+
+def gaussian_log_prob(
+    targets: Float[Array, "..."], mean: Float[Array, "..."], std: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """log N(y; mean, std²) entry by entry, in nats; all of one shape.
+
+    >>> import jax.numpy as jnp
+    >>> round(float(gaussian_log_prob(jnp.zeros(()), jnp.zeros(()), jnp.ones(()))), 4)
+    -0.9189
+    """
+    return -0.5 * ((targets - mean) / std) ** 2 - jnp.log(std) - 0.5 * LOG_2PI
+
+
+def gaussian_joint_log_prob(
+    residual: Float[Array, " N"], covariance: Float[Array, "N N"]
+) -> Float[Array, ""]:
+    """log N(residual; 0, covariance) of all entries together, in nats."""
+    lower = jnp.linalg.cholesky(covariance)
+    whitened = jax.scipy.linalg.solve_triangular(lower, residual, lower=True)
+    log_determinant = 2 * jnp.sum(jnp.log(jnp.diag(lower)))
+    return -0.5 * (jnp.sum(whitened**2) + log_determinant + len(residual) * LOG_2PI)
+
+
+def coverage(
+    targets: Float[Array, "..."], lower: Float[Array, "..."], upper: Float[Array, "..."]
+) -> Float[Array, ""]:
+    """Share of targets inside their intervals; all of one shape.
+
+    Raises:
+        ValueError: shapes differ.
+    """
+    if not jnp.shape(targets) == jnp.shape(lower) == jnp.shape(upper):
+        raise ValueError(
+            f"targets {jnp.shape(targets)}, lower {jnp.shape(lower)} and upper {jnp.shape(upper)} "
+            "must have one shape."
+        )
+    return jnp.mean((targets >= lower) & (targets <= upper))
