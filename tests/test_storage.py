@@ -1,0 +1,386 @@
+"""Saving and loading: every bit comes back, and every bad file is named as what it is."""
+
+import collections
+import enum
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import hypothesis.extra.numpy as hnp
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linmodels import _encoding
+from linmodels._storage import load, save
+
+
+class Box(eqx.Module):
+    content: Any
+    note: Any = eqx.field(static=True, default=None)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Codes(eqx.Enumeration):
+    fine = ""
+    broken = "It is broken."
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _classes_of_this_file_may_be_saved():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_encoding, "_PACKAGES", (*_encoding._PACKAGES, __name__))
+        yield
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "box.lm"
+
+
+def identical(left, right) -> bool:
+    """Equal to the bit, and of the same types."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, jax.Array | np.ndarray | np.generic):
+        left, right = np.asarray(left), np.asarray(right)
+        return (left.dtype, left.shape, left.tobytes()) == (
+            right.dtype,
+            right.shape,
+            right.tobytes(),
+        )
+    if isinstance(left, eqx.Module):
+        left, right = vars(left), vars(right)
+    if isinstance(left, dict):
+        return list(left) == list(right) and identical([*left.values()], [*right.values()])
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(identical, left, right))
+    return left is right or left == right or (left != left and right != right)
+
+
+def round_trip(content, path, note=None):
+    save(Box(content, note), path)
+    return load(path, Box)
+
+
+# What can be saved.
+
+floats = st.sampled_from([np.float32, np.float64, np.float16, np.int64, np.int8, np.bool_, "<U3"])
+shapes = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
+arrays = floats.flatmap(lambda dtype: hnp.arrays(dtype, shapes))
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+keys = [st.text(max_size=3), st.integers(), st.tuples(st.booleans(), st.integers())]
+
+
+def nodes(children):
+    return st.one_of(
+        st.lists(children, max_size=3),
+        st.lists(children, max_size=3).map(tuple),
+        st.sampled_from(keys).flatmap(lambda key: st.dictionaries(key, children, max_size=3)),
+        st.builds(Box, children, scalars),
+        st.builds(Pair, children, children),
+    )
+
+
+@given(content=st.recursive(scalars | arrays, nodes, max_leaves=8))
+def test_any_tree_comes_back_bit_equal(content, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "tree.lm"
+    assert identical(round_trip(content, path).content, content)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "bool", "complex64"])
+def test_jax_arrays_come_back_as_jax_arrays(dtype, path):
+    array = jnp.asarray([[1, 0, 3], [0, 5, 6]], dtype)
+    assert identical(round_trip(array, path).content, array)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([1.0, np.nan, -0.0, 5e-324, np.inf]),
+        np.arange(12.0).reshape(3, 4)[:, ::2].T,
+        np.asarray(3.5, ">f8"),
+        np.array([1, 2], ml_dtypes.bfloat16),
+        np.float64(0.1),
+        np.array(["2020-01-01"], "datetime64[D]"),
+    ],
+    ids=["special values", "strided", "big-endian", "bfloat16", "scalar", "dates"],
+)
+def test_numpy_arrays_come_back_as_they_were(array, path):
+    loaded = round_trip(array, path).content
+    assert identical(loaded, array)
+
+
+def test_double_precision_survives_where_it_is_off(path):
+    values = np.random.default_rng(0).standard_normal(5)
+    with jax.enable_x64(True):
+        save(Box(jnp.asarray(values)), path)
+    with jax.enable_x64(False):
+        loaded = load(path, Box).content
+        assert isinstance(loaded, np.ndarray)
+        np.testing.assert_array_equal(loaded, values, strict=True)
+    with jax.enable_x64(True):
+        assert isinstance(load(path, Box).content, jax.Array)
+
+
+def test_weakly_typed_scalars_stay_weak(path):
+    assert round_trip(jnp.asarray(2.0), path).content.weak_type
+    assert not round_trip(jnp.asarray(2.0, "float32"), path).content.weak_type
+
+
+def test_a_memory_map_is_saved_as_its_content(tmp_path, path):
+    np.save(tmp_path / "x.npy", np.arange(5.0))
+    loaded = round_trip(np.load(tmp_path / "x.npy", mmap_mode="r"), path).content
+    np.testing.assert_array_equal(loaded, np.arange(5.0), strict=True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Colour.RED,
+        Pair(1, (2.0, [])),
+        frozenset({lx.symmetric_tag, lx.positive_semidefinite_tag}),
+        frozenset({1, "one", (1, None)}),
+        np.dtype("float64"),
+        jax.ShapeDtypeStruct((2, 3), jnp.float32),
+        jax.tree.structure({"a": (1, None), "b": [2, Box(3, 4)]}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_constants_come_back_equal(value, path):
+    assert identical(round_trip(None, path, note=value).note, value)
+
+
+def test_result_codes_come_back(path):
+    loaded = round_trip([Codes.broken, lx.RESULTS.successful], path).content
+    assert bool(loaded[0] == Codes.broken)
+    assert bool(loaded[1] == lx.RESULTS.successful)
+
+
+def operators():
+    matrix = lx.MatrixLinearOperator(jnp.asarray([[2.0, 1.0], [1.0, 3.0]]), lx.symmetric_tag)
+    diagonal = lx.DiagonalLinearOperator(jnp.asarray([1.0, 2.0]))
+    return {
+        "matrix": matrix,
+        "diagonal": diagonal,
+        "composed": matrix @ diagonal,
+        "sum": 2.0 * matrix + diagonal,
+        "tagged": lx.TaggedLinearOperator(matrix, lx.positive_semidefinite_tag),
+        "identity": lx.IdentityLinearOperator(jax.ShapeDtypeStruct((2,), jnp.float32)),
+        "tridiagonal": lx.TridiagonalLinearOperator(jnp.ones(2), jnp.ones(1), jnp.ones(1)),
+    }
+
+
+@pytest.mark.parametrize("name", operators())
+def test_operators_come_back(name, path):
+    operator = operators()[name]
+    save(operator, path)
+    loaded = load(path, lx.AbstractLinearOperator)
+    assert jax.tree.structure(loaded) == jax.tree.structure(operator)
+    assert identical(jax.tree.leaves(loaded), jax.tree.leaves(operator))
+    assert lx.is_symmetric(loaded) == lx.is_symmetric(operator)
+    vector = jnp.asarray([1.0, -1.0], jnp.float32)
+    np.testing.assert_array_equal(loaded.mv(vector), operator.mv(vector), strict=True)
+
+
+def test_saving_replaces_and_leaves_nothing_else(path):
+    save(Box(1), path)
+    assert round_trip(2, path).content == 2
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_a_failed_save_leaves_the_old_file(path, monkeypatch):
+    save(Box("old"), path)
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        save(Box("new"), path)
+    assert load(path, Box).content == "old"
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_saving_through_a_link_keeps_the_link(path):
+    link = path.with_name("link.lm")
+    link.symlink_to(path.name)
+    save(Box(1), link)
+    assert link.is_symlink()
+    assert load(path, Box).content == 1
+
+
+# What cannot.
+
+
+class Dictionary(dict):
+    pass
+
+
+@jax.tree_util.register_pytree_node_class
+class CustomNode:
+    def tree_flatten(self):
+        return (), None
+
+    @classmethod
+    def tree_unflatten(cls, _, __):
+        return cls()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"a": [CustomNode()]}, r"Box\.content\['a'\]\[0\].*CustomNode"),
+        (Dictionary(a=1), r"Box\.content.*Dictionary"),
+        (collections.OrderedDict(a=1), "OrderedDict"),
+        (jnp.tanh, r"Box\.content"),
+        (len, "builtin_function"),
+        (1j, "complex"),
+        (np.array([None, "x"]), r"Box\.content is no plain array.*object"),
+        (np.zeros(2, "f4,i4"), "no plain array"),
+        (np.ma.masked_array([1.0]), "MaskedArray"),
+        (jax.random.key(0), r"Box\.content is a random key"),
+        (eqx.nn.Lambda(jnp.tanh), r"equinox\.nn.*Lambda"),
+        (collections.namedtuple("Local", "a")(1), "Local"),  # noqa: PYI024
+    ],
+    ids=lambda value: None if isinstance(value, str) else type(value).__name__,
+)
+def test_what_cannot_be_saved_is_named(content, message, path):
+    with pytest.raises(ValueError, match=message):
+        save(Box(content), path)
+    assert not path.exists()
+
+
+def test_a_class_inside_a_function_is_refused(path):
+    class Local(eqx.Module):
+        x: int
+
+    with pytest.raises(ValueError, match="Local"):
+        save(Local(1), path)
+
+
+def test_only_modules_are_saved(path):
+    with pytest.raises(ValueError, match="not dict"):
+        save.__wrapped__({"a": 1}, path)
+
+
+def test_saving_under_jit_is_refused(path):
+    with pytest.raises(ValueError, match=r"Box\.content is traced"):
+        jax.jit(lambda x: save(Box(x), path))(1.0)
+
+
+# Bad files.
+
+
+def refused(path, message, cls=Box):
+    with pytest.raises(ValueError, match=message) as caught:
+        load(path, cls)
+    assert str(path) in str(caught.value)
+
+
+def test_every_truncation_is_refused(path):
+    save(Box(np.arange(3.0), "x"), path)
+    content = path.read_bytes()
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        refused(path, "damaged" if length >= 16 else "not a file of linmodels")
+
+
+def test_every_flipped_byte_is_refused(path):
+    save(Box(np.arange(3.0), "x"), path)
+    content = path.read_bytes()
+    for index in range(len(content)):
+        damaged = bytearray(content)
+        damaged[index] ^= 1
+        path.write_bytes(damaged)
+        refused(path, "damaged" if index >= 16 else "not a file of linmodels")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 an archive", b"linmodels"], ids=repr)
+def test_foreign_files_are_refused(content, path):
+    path.write_bytes(content)
+    refused(path, "not a file of linmodels")
+
+
+def test_a_missing_file_is_missing(path):
+    with pytest.raises(FileNotFoundError, match=r"box\.lm"):
+        load(path, Box)
+
+
+def test_another_class_is_refused(path):
+    save(Box(1), path)
+    refused(
+        path, "holds an object of Box, not of AbstractLinearOperator", lx.AbstractLinearOperator
+    )
+
+
+def rewrite(path, change, version=1):
+    """Changes the header of a saved file and makes the checksum right again."""
+    content = path.read_bytes()[:-32]
+    magic, _, length = struct.unpack("<16sQQ", content[:32])
+    header = json.loads(content[32 : 32 + length])
+    change(header)
+    text = json.dumps(header).encode()
+    content = struct.pack("<16sQQ", magic, version, len(text)) + text + content[32 + length :]
+    path.write_bytes(content + hashlib.sha256(content).digest())
+
+
+def test_a_newer_format_is_refused(path):
+    save(Box(1), path)
+    rewrite(path, lambda _: None, version=2)
+    refused(path, "format 2 of a newer linmodels.*upgrade")
+
+
+def set_class(name):
+    return lambda header: header["root"].update({"class": name})
+
+
+def set_content(node):
+    return lambda header: header["root"]["fields"].update(content=node)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_class("linmodels:NoSuchClass"), "needs the class 'linmodels:NoSuchClass'"),
+        (set_class("subprocess:Popen"), "needs the class 'subprocess:Popen'"),
+        (set_class("linmodels.__main__:X"), "needs the class"),
+        (set_class("lineax:jax.Array"), "needs the class"),
+        (set_class("lineax:linear_solve"), "needs the class"),
+        (set_class("test_storage:Colour"), "no class that can be loaded"),
+        (lambda header: header["root"]["fields"].pop("note"), r"fields \['content'\], but"),
+        (set_content({"kind": "pickle"}), "does not know"),
+        (set_content({"kind": "tag", "name": "no_tag"}), "does not know"),
+        (set_content({"kind": "numpy", "index": 5}), "malformed"),
+        (set_content({}), "malformed"),
+        (set_content({"kind": "dict", "items": [[[], 1]]}), "malformed"),
+        (lambda header: header["arrays"][0].update(shape=[4]), "24 bytes instead of 32"),
+        (lambda header: header["arrays"][0].update(shape=[-3]), r"shape \[-3\]"),
+        (lambda header: header["arrays"][0].update(dtype="|O"), "dtype object"),
+        (lambda header: header["arrays"][0].update(dtype="no type"), "malformed"),
+        (lambda header: header.pop("root"), "malformed"),
+    ],
+)
+def test_headers_that_make_no_sense_are_refused(change, message, path):
+    save(Box(np.arange(3.0)), path)
+    rewrite(path, change)
+    refused(path, message)
+
+
+def test_a_class_that_cannot_be_built_is_refused(path):
+    save(Box(1), path)
+    abstract = {"kind": "object", "class": "lineax:AbstractLinearOperator", "fields": {}}
+    rewrite(path, set_content(abstract))
+    refused(path, "AbstractLinearOperator")
