@@ -1,0 +1,63 @@
+# `make demo` and `make test` need only python3 (3.11 or newer) and make: what else they use is
+# installed into a private environment, $(VENV), the first time.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -q -n 2
+LAWS := law or hypothesis
+
+.PHONY: demo test slow laws-x64 laws-many lint types layers docs benchmarks clean
+
+demo: $(VENV)/package.stamp  ## fit and forecast real data, drawn to demo.png
+	$(BIN)/linmodels demo --out demo.png
+
+test: $(VENV)/development.stamp  ## the fast tests, under five minutes
+	$(PYTEST) -m 'not slow'
+
+slow: $(VENV)/development.stamp  ## the slow tests, and every law at 200 examples
+	LINMODELS_HYPOTHESIS_PROFILE=slow $(PYTEST) -m 'slow or $(LAWS)'
+
+laws-x64: $(VENV)/development.stamp  ## every law again in 64 bit
+	JAX_ENABLE_X64=1 $(PYTEST) -m '($(LAWS)) and not slow'
+
+laws-many: $(VENV)/development.stamp  ## every law at 10,000 examples: hours
+	LINMODELS_HYPOTHESIS_PROFILE=many $(PYTEST) -m '$(LAWS)'
+
+lint: $(VENV)/development.stamp
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+
+types: $(VENV)/development.stamp
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+layers: $(VENV)/development.stamp
+	$(BIN)/lint-imports
+
+docs: $(VENV)/development.stamp  ## the site, into site/; any warning is an error
+	$(BIN)/python -m mkdocs build --strict --quiet
+
+benchmarks: $(VENV)/development.stamp
+	set -e; for script in benchmarks/*.py; do $(BIN)/python "$$script"; done
+
+clean:
+	rm -rf $(VENV) site demo.png .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+
+$(VENV)/package.stamp: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "linmodels needs Python 3.11 or newer, but $(PYTHON) is" \
+	    "$$($(PYTHON) --version 2>&1 | tail -n 1): make PYTHON=/path/to/python $(MAKECMDGOALS)" >&2; \
+	  exit 1; }
+	@echo "Installing linmodels into $(VENV): some minutes, once"
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "$(PYTHON) cannot make virtual environments: install its venv module" \
+	    "(python3-venv on Debian and Ubuntu)" >&2; \
+	  exit 1; }
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --editable '.[cli,plots]'
+	@touch $@
+
+$(VENV)/development.stamp: $(VENV)/package.stamp
+	@echo "Installing the development tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
