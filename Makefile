@@ -35,7 +35,7 @@ layers: $(VENV)/development.stamp
 	$(BIN)/lint-imports
 
 docs: $(VENV)/development.stamp  ## the site, into site/; any warning is an error
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 benchmarks: $(VENV)/development.stamp
 	set -e; for script in benchmarks/*.py; do $(BIN)/python "$$script"; done
