@@ -1,7 +1,8 @@
 """`maximise_evidence`: α and the noise precision from the data."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from functools import partial
 
 import equinox as eqx
 import numpy as np
@@ -10,16 +11,19 @@ from jaxtyping import Array, Float
 from linmodels._arrays import is_traced, parameter_structure
 from linmodels._infer import Fit, finish, require_key
 from linmodels._likelihoods import Gaussian
-from linmodels._m_step import Hyperparameters, flags, mackay
-from linmodels._observations import Data, Observations, example_batch, require_untraced
+from linmodels._m_step import MAX_RATIO, RUNAWAY, Hyperparameters, flags, mackay
+from linmodels._observations import Data, example_batch, require_untraced
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS
 from linmodels._whitening import gaussian
 from linmodels.methods import AbstractMethod, AbstractSystem, Exact, Scales
 
+FLAT = 1e-7
+"""Rise of the log evidence, in nats, below which it counts as flat."""
+
 
 class EvidenceState(eqx.Module):
-    """Where learning stands; `lm.save` it and pass it as `state=` to go on bit for bit.
+    """Where learning stands; save it, and pass it as `state=` to go on bit for bit.
 
     Attributes:
         step: updates made so far.
@@ -28,6 +32,7 @@ class EvidenceState(eqx.Module):
         log_evidence: at the hyperparameters before the last update, in nats.
         effective_dimension: γ there, summed over groups.
         change: largest |log ratio| of the last update.
+        gain: rise of the log evidence since the state before, in nats.
     """
 
     step: int
@@ -36,6 +41,12 @@ class EvidenceState(eqx.Module):
     log_evidence: float
     effective_dimension: float
     change: float
+    gain: float
+
+    def settled(self, tolerance: float) -> bool:
+        """Whether updates have become small, or run away along a flat evidence."""
+        flat = np.isfinite(self.gain) and abs(self.gain) <= FLAT + 1e-13 * abs(self.log_evidence)
+        return bool(self.change <= tolerance or (self.change >= RUNAWAY and flat))
 
 
 def maximise_evidence(
@@ -86,11 +97,12 @@ def maximise_evidence(
     likelihood = gaussian(example_batch(data).likelihood)
     system = method.prepare(data, prior, num_samples=num_samples, key=key)
     state, scales = _start(system, prior, likelihood, state), system.scales()
-    while state.change > tolerance and state.step < max_steps:
-        state = _step(system, scales, likelihood.learn, state)
+    update = partial(_step, system, scales, likelihood.learn)
+    while not state.settled(tolerance) and state.step < max_steps:
+        state = _accelerated(update, state, tolerance)
         if callback is not None:
             callback(state)
-    return _finish(data, method, system, scales, state, tolerance, throw)
+    return _finish(data, method, system, update, state, tolerance, throw)
 
 
 def _start(
@@ -113,7 +125,43 @@ def _start(
     alpha = np.where(scales.information > 0, scales.alpha, 1.0)
     if prior.alpha is not None:
         alpha = np.broadcast_to(np.asarray(prior.alpha, np.float64), alpha.shape)
-    return EvidenceState(0, alpha, beta, -np.inf, 0.0, np.inf)
+    return EvidenceState(0, alpha, beta, -np.inf, 0.0, np.inf, np.inf)
+
+
+def _accelerated(
+    update: Callable[[EvidenceState], EvidenceState], start: EvidenceState, tolerance: float
+) -> EvidenceState:
+    """Three updates, the third from where the first two point (SQUAREM).
+
+    Varadhan & Roland (2008), scheme S3, in log hyperparameters; kept only where the evidence
+    does not fall.
+    """
+    first = update(start)
+    if first.change <= tolerance:
+        return first
+    second = update(first)
+    if second.change <= tolerance:
+        return second
+    third = update(_extrapolate(start, first, second))
+    rounding = 1e-12 * abs(second.log_evidence)
+    better = third.log_evidence >= second.log_evidence - rounding and np.isfinite(third.change)
+    last = third if better else replace(second, step=third.step)
+    return replace(last, gain=last.log_evidence - start.log_evidence)
+
+
+def _extrapolate(
+    start: EvidenceState, first: EvidenceState, second: EvidenceState
+) -> EvidenceState:
+    logs = [np.log(np.concatenate([s.alpha, s.noise_precision])) for s in (start, first, second)]
+    change, curvature = logs[1] - logs[0], logs[2] - 2 * logs[1] + logs[0]
+    size = np.linalg.norm(curvature)
+    length = np.linalg.norm(change) / size if size > 0 else 1.0
+    length = max(length, 1.0)
+    jump = 2 * length * change + length**2 * curvature
+    limit = np.log(MAX_RATIO)
+    target = np.exp(logs[0] + np.clip(jump, -limit, limit))
+    count = len(start.alpha)
+    return replace(second, alpha=target[:count], noise_precision=target[count:])
 
 
 def _step(
@@ -130,6 +178,7 @@ def _step(
         float(terms.log_evidence),
         float(np.sum(terms.group_dimension)),
         float(change),
+        float(terms.log_evidence) - state.log_evidence,
     )
 
 
@@ -137,17 +186,21 @@ def _finish(
     data: Data,
     method: AbstractMethod,
     system: AbstractSystem,
-    scales: Scales,
+    update: Callable[[EvidenceState], EvidenceState],
     state: EvidenceState,
     tolerance: float,
     throw: bool,
 ) -> Fit:
     example = example_batch(data)
     likelihood = gaussian(example.likelihood)
+    following = update(state)
     found = Hyperparameters(state.alpha, state.noise_precision)
     terms, posterior = system.solve(*found)
     grouped = system.prior.groups is not None
-    settled = state.change <= tolerance
+    growth = Hyperparameters(
+        np.log(following.alpha / state.alpha),
+        np.log(following.noise_precision / state.noise_precision),
+    )
     return finish(
         data,
         method,
@@ -157,7 +210,7 @@ def _finish(
         terms,
         posterior,
         steps=state.step,
-        flags=flags(found, scales, likelihood.learn),
-        result=RESULTS.successful if settled else RESULTS.max_steps_reached,
+        flags=flags(found, growth, system.scales(), likelihood.learn),
+        result=RESULTS.successful if state.settled(tolerance) else RESULTS.max_steps_reached,
         throw=throw,
     )

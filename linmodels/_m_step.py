@@ -12,6 +12,8 @@ MAX_RATIO = 1e4
 """Largest change of a hyperparameter in one step."""
 NEGLIGIBLE = 1e-10
 """α is capped where the group's effective dimension has sunk to this."""
+RUNAWAY = 1e-3
+"""|log ratio| of an update above which a hyperparameter is still on its way."""
 
 
 class Hyperparameters(NamedTuple):
@@ -47,15 +49,25 @@ def alpha_limits(beta: Float[np.ndarray, " C"], scales: Scales) -> tuple[np.ndar
     return lower, np.where(strength > 0, strength / NEGLIGIBLE, np.inf)
 
 
-def flags(current: Hyperparameters, scales: Scales, learn_noise: bool) -> tuple[Flag, ...]:
-    """What is degenerate about settled hyperparameters."""
+def flags(
+    current: Hyperparameters, growth: Hyperparameters, scales: Scales, learn_noise: bool
+) -> tuple[Flag, ...]:
+    """What is degenerate about settled hyperparameters.
+
+    Args:
+        current: the hyperparameters.
+        growth: log ratio that one more update would give; those still growing have no maximum.
+        scales: units of the hyperparameters.
+        learn_noise: whether the noise precision was learned.
+    """
     unseen = scales.information <= 0
     _, upper = alpha_limits(current.beta, scales)
+    runaway = (growth.alpha >= RUNAWAY / 2) | (current.alpha >= 0.99 * upper)
     found = _flags(FlagKind.NOTHING_OBSERVED, unseen)
-    found += _flags(FlagKind.PRIOR_PRECISION_INFINITE, ~unseen & (current.alpha >= 0.99 * upper))
+    found += _flags(FlagKind.PRIOR_PRECISION_INFINITE, ~unseen & runaway)
     if learn_noise:
         capped = current.beta >= 0.99 * scales.max_noise_precision
-        found += _flags(FlagKind.NOISE_PRECISION_INFINITE, capped)
+        found += _flags(FlagKind.NOISE_PRECISION_INFINITE, capped | (growth.beta >= RUNAWAY / 2))
     return found
 
 

@@ -21,8 +21,12 @@ class RESULTS(eqx.Enumeration):
 class FlagKind(enum.Enum):
     """What is degenerate about a finite answer; the value says what it means."""
 
-    PRIOR_PRECISION_INFINITE = "the evidence grows without bound in α: nothing to learn; α capped"
-    NOISE_PRECISION_INFINITE = "the model interpolates the targets; noise precision capped"
+    PRIOR_PRECISION_INFINITE = (
+        "the evidence has no maximum in α: the group is not needed; α left large"
+    )
+    NOISE_PRECISION_INFINITE = (
+        "the model interpolates the targets: no noise to learn from; noise precision capped"
+    )
     NOTHING_OBSERVED = "no observation carries information about this hyperparameter; left alone"
 
 
