@@ -146,8 +146,8 @@ def _whiten_design(data: Observations) -> Float[Array, "N d"]:
     return jax.vmap(column, in_axes=1, out_axes=1)(matrix)
 
 
-def _entry_weights(data: Observations) -> Float[Array, " N"]:
-    """w_i for every entry of the ravelled targets."""
+def _entry_weights(data: Observations) -> Float[Array, " N"] | Float[Array, ""]:
+    """w_i for every entry of the ravelled targets; a scalar 1 where there are no weights."""
     if data.weights is None:
         return jnp.ones((), jax.tree.leaves(data.targets)[0].dtype)
     weights = data.weights
