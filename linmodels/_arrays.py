@@ -39,15 +39,70 @@ def ravel_mask(mask: PyTree, structure: PyTree, name: str, dtype: type) -> np.nd
     """
     if is_traced(mask):
         raise ValueError(f"{name} must be known before tracing: close over the prior under jit.")
-    leaves, treedef = jax.tree.flatten(structure)
-    labels = jax.tree.leaves(mask)
-    if jax.tree.structure(mask) != treedef:
-        raise ValueError(f"{name} has structure {jax.tree.structure(mask)}, parameters {treedef}.")
+    require_structure(mask, structure, name, "the parameters")
+    labels, leaves = jax.tree.leaves(mask), jax.tree.leaves(structure)
+    for label in map(np.asarray, labels):
+        if label.dtype.kind not in ("b" if dtype is bool else "biu"):
+            wanted = "bools" if dtype is bool else "integers"
+            raise ValueError(f"{name} must be {wanted}, got {_short(label)} ({label.dtype}).")
     try:
         full = [np.broadcast_to(np.asarray(m), x.shape) for m, x in zip(labels, leaves)]
     except ValueError as error:
         raise ValueError(f"{name} does not broadcast to the parameters' shapes: {error}") from None
     return np.concatenate([x.ravel() for x in full]).astype(dtype)
+
+
+def require_structure(tree: PyTree, structure: PyTree, name: str, owner: str) -> None:
+    """Refuses a tree of another structure than `structure`, which is that of `owner`.
+
+    Raises:
+        ValueError: naming both.
+    """
+    found, wanted = jax.tree.structure(tree), jax.tree.structure(structure)
+    if found != wanted:
+        hint = " (give an array, not a list)" if isinstance(tree, list) else ""
+        raise ValueError(
+            f"{name} must have the structure of {owner}, {_short(wanted)}; it has {_short(found)}"
+            f"{hint}."
+        )
+
+
+def real_array(
+    value: Any, name: str, dtype: Any, *, kinds: str = "iuf", positive: bool = False
+) -> Array:
+    """One array of real numbers in the given float dtype; nothing is lost without a word.
+
+    Args:
+        value: numbers in any form that NumPy understands, or a traced array.
+        name: of the value, for messages.
+        dtype: to hold it in.
+        kinds: dtype kinds accepted, as in `numpy.dtype.kind`.
+        positive: whether a number that is not 0 must not become 0 (or a denormal, which is
+            taken for 0) in `dtype`.
+
+    Raises:
+        ValueError: text, objects or complex numbers; numbers that `dtype` cannot hold.
+    """
+    array = value if is_traced(value) else np.asarray(value)
+    if array.dtype.kind not in kinds and not jnp.issubdtype(array.dtype, np.floating):
+        raise ValueError(f"{name} must be real numbers, got {_short(array)} ({array.dtype}).")
+    if not is_traced(value):
+        with np.errstate(over="ignore", under="ignore"):
+            held = array.astype(dtype)
+        lost = np.isfinite(array) & ~np.isfinite(held)
+        if positive:
+            lost |= (array > 0) & (held < jnp.finfo(dtype).tiny)
+        if lost.any():
+            raise ValueError(
+                f"{name} is {array[lost].flat[0]} where {np.dtype(dtype)} cannot hold it: change "
+                "units, or enable x64."
+            )
+    return jnp.asarray(array, dtype)
+
+
+def _short(thing: Any) -> str:
+    text = " ".join(str(thing).split())
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def describe(tree: PyTree) -> str:

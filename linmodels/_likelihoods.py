@@ -10,7 +10,7 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from linmodels._arrays import DENSE_LIMIT, is_traced, ravel, require_finite, unravel
+from linmodels._arrays import DENSE_LIMIT, is_traced, ravel, real_array, require_finite, unravel
 
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -251,9 +251,7 @@ def _precision_arrays(noise_precision: Any, factor: Any) -> PyTree:
 
 
 def _as_precision(value: Any) -> Any:
-    if isinstance(value, (bool, str)) or np.iscomplexobj(value):
-        raise ValueError(f"noise_precision must be real numbers or a lineax operator, got {value}.")
-    return jnp.asarray(value, jnp.result_type(float))
+    return real_array(value, "noise_precision", jnp.result_type(float), positive=True)
 
 
 def _broadcast_precision(precision: Any, output: Any) -> Array:

@@ -10,7 +10,7 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from linmodels._arrays import describe, is_traced, require_finite
+from linmodels._arrays import describe, is_traced, real_array, require_finite, require_structure
 from linmodels._likelihoods import AbstractLikelihood, Gaussian
 
 
@@ -51,9 +51,12 @@ class Observations(eqx.Module):
                 "lineax.MatrixLinearOperator(jnp.asarray(x))."
             )
         self.design = design
+        _require_real(design)
         self.targets = _as_outputs(targets, design, "targets")
         self.offset = None if offset is None else _as_outputs(offset, design, "offset")
         self.likelihood = Gaussian() if likelihood is None else likelihood
+        if not isinstance(self.likelihood, AbstractLikelihood):
+            raise ValueError(f"likelihood must be one such as Gaussian(), got {likelihood!r}.")
         self.weights = self._checked_weights(weights)
         self._check_sizes()
 
@@ -76,10 +79,13 @@ class Observations(eqx.Module):
             return None
         count = self._require_observation_axis("weights")
         dtype = jax.tree.leaves(self.targets)[0].dtype
-        if np.iscomplexobj(weights) or jnp.shape(weights) != (count,):
-            raise ValueError(f"weights must be real ({count},), got {jnp.shape(weights)}.")
-        require_finite(weights, "weights", minimum=0.0)
-        return jnp.asarray(weights, dtype)
+        array = real_array(weights, "weights", dtype, kinds="biuf")
+        if array.shape != (count,):
+            raise ValueError(
+                f"weights must be one an observation, ({count},), got shape {array.shape}."
+            )
+        require_finite(array, "weights", minimum=0.0)
+        return array
 
     def _require_observation_axis(self, purpose: str) -> int:
         leading = {leaf.shape[:1] for leaf in jax.tree.leaves(self.targets)}
@@ -104,20 +110,20 @@ class Observations(eqx.Module):
 
 def _as_outputs(tree: PyTree, design: lx.AbstractLinearOperator, name: str) -> PyTree:
     structure = design.out_structure()
-    if jax.tree.structure(tree) != jax.tree.structure(structure):
-        raise ValueError(
-            f"{name} has structure {jax.tree.structure(tree)}, the design's outputs "
-            f"{jax.tree.structure(structure)}."
-        )
-    for leaf in jax.tree.leaves(tree):
-        if np.iscomplexobj(leaf) or not np.issubdtype(jnp.result_type(leaf), np.number):
-            raise ValueError(f"{name} must be real numbers, got dtype {jnp.result_type(leaf)}.")
-    shapes = [tuple(jnp.shape(leaf)) for leaf in jax.tree.leaves(tree)]
+    require_structure(tree, structure, name, "the design's outputs")
+    tree = jax.tree.map(lambda t, s: real_array(t, name, _held(s.dtype)), tree, structure)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(tree)]
     wanted = [tuple(leaf.shape) for leaf in jax.tree.leaves(structure)]
     if shapes != wanted:
         raise ValueError(f"{name} has shape {shapes}, the design's outputs have {wanted}.")
     require_finite(tree, name)
-    return jax.tree.map(lambda t, s: jnp.asarray(t, _held(s.dtype)), tree, structure)
+    return tree
+
+
+def _require_real(design: lx.AbstractLinearOperator) -> None:
+    for leaf in jax.tree.leaves((design.in_structure(), design.out_structure())):
+        if not jnp.issubdtype(leaf.dtype, np.floating):
+            raise ValueError(f"The design must be of real floats, got dtype {leaf.dtype}.")
 
 
 def _held(dtype: Any) -> Any:

@@ -9,7 +9,7 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from linmodels._arrays import DENSE_LIMIT, is_traced, ravel_mask, require_finite
+from linmodels._arrays import DENSE_LIMIT, is_traced, ravel_mask, real_array, require_finite
 
 
 class GaussianPrior(eqx.Module):
@@ -49,16 +49,12 @@ class GaussianPrior(eqx.Module):
         groups: PyTree = None,
         normalised: bool = False,
     ):
-        self.alpha = None if alpha is None else jnp.asarray(alpha, jnp.result_type(float))
-        _require_positive(alpha)
-        if factor is not None and not isinstance(factor, lx.AbstractLinearOperator):
-            raise ValueError(f"factor must be a lineax operator, got {type(factor).__name__}.")
-        require_finite(mean, "prior mean")
-        self.factor, self.mean, self.normalised = factor, mean, normalised
-        self.flat = jax.tree.map(np.asarray, flat)
-        self.groups = jax.tree.map(np.asarray, groups)
-        if alpha is not None and jnp.ndim(self.alpha) > 1:
-            raise ValueError(f"alpha must be a scalar or (L,), got shape {jnp.shape(self.alpha)}.")
+        self.alpha = None if alpha is None else _checked_alpha(alpha)
+        if factor is not None:
+            _require_factor(factor)
+        self.mean = _checked_mean(mean)
+        self.factor, self.normalised = factor, normalised
+        self.flat, self.groups = _labels(flat, "flat"), _labels(groups, "groups")
 
     @classmethod
     def g_prior(
@@ -83,12 +79,17 @@ class GaussianPrior(eqx.Module):
         """
         if isinstance(precision, lx.AbstractLinearOperator):
             precision = precision.as_matrix()
+        if is_traced(precision):
+            raise ValueError("from_precision factorises on the host: call it outside jit and grad.")
+        real_array(precision, "The prior precision", np.float64)
         matrix = np.asarray(precision, np.float64)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
             raise ValueError(f"The prior precision must be square, got shape {matrix.shape}.")
         if matrix.shape[0] > DENSE_LIMIT:
             raise ValueError(f"The prior precision has side {len(matrix)} > {DENSE_LIMIT}.")
-        factor = _inverse_root(matrix, float(np.finfo(np.asarray(precision).dtype).eps))
+        dtype = np.asarray(precision).dtype
+        exact = not jnp.issubdtype(dtype, np.floating)
+        factor = _inverse_root(matrix, float(jnp.finfo(float if exact else dtype).eps))
         operator = lx.MatrixLinearOperator(jnp.asarray(factor, jnp.result_type(float)))
         return cls(alpha, operator, mean=mean)
 
@@ -129,10 +130,13 @@ class GaussianPrior(eqx.Module):
                 f"The prior's factor maps onto {self.factor.out_size()} numbers, θ has {size}."
             )
         if lx.is_diagonal(self.factor):
-            return jnp.asarray(lx.diagonal(self.factor))
-        if self.flat is not None or self.groups is not None:
+            root = jnp.asarray(lx.diagonal(self.factor))
+        elif self.flat is not None or self.groups is not None:
             raise ValueError("Flat or grouped parameters need a diagonal prior factor.")
-        return jnp.asarray(self.factor.as_matrix())
+        else:
+            root = jnp.asarray(self.factor.as_matrix())
+        require_finite(root, "The prior's factor")
+        return root
 
     def normalise(self, diagonal: Float[Any, " d"], structure: PyTree) -> "GaussianPrior":
         """The g-prior with its scale put in: F = diag(M)^{-½}; other priors unchanged.
@@ -170,12 +174,38 @@ def _size(structure: PyTree) -> int:
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(structure))
 
 
-def _require_positive(alpha: Any) -> None:
-    if alpha is None or is_traced(alpha):
-        return
-    require_finite(alpha, "alpha")
-    if np.any(np.asarray(alpha) <= 0):
-        raise ValueError(f"alpha must be positive, got {np.asarray(alpha)}.")
+def _checked_alpha(alpha: Any) -> Array:
+    array = real_array(alpha, "alpha", jnp.result_type(float), positive=True)
+    if array.ndim > 1 or array.size == 0:
+        raise ValueError(f"alpha must be a scalar or (L,), got shape {array.shape}.")
+    if not is_traced(array):
+        require_finite(array, "alpha")
+        if np.any(np.asarray(array) <= 0):
+            raise ValueError(f"alpha must be positive, got {np.asarray(array)}.")
+    return array
+
+
+def _checked_mean(mean: PyTree) -> PyTree:
+    dtype = lambda m: jnp.result_type(float) if not hasattr(m, "dtype") else m.dtype
+    floating = lambda m: dtype(m) if jnp.issubdtype(dtype(m), np.floating) else float
+    held = lambda m: jax.dtypes.canonicalize_dtype(floating(m))
+    mean = jax.tree.map(lambda m: real_array(m, "prior mean", held(m)), mean)
+    require_finite(mean, "prior mean")
+    return mean
+
+
+def _require_factor(factor: Any) -> None:
+    if not isinstance(factor, lx.AbstractLinearOperator):
+        raise ValueError(f"factor must be a lineax operator, got {type(factor).__name__}.")
+    for leaf in jax.tree.leaves((factor.in_structure(), factor.out_structure())):
+        if jnp.issubdtype(leaf.dtype, np.complexfloating):
+            raise ValueError(f"The prior's factor must be real, got dtype {leaf.dtype}.")
+
+
+def _labels(labels: PyTree, name: str) -> PyTree:
+    if is_traced(labels):
+        raise ValueError(f"{name} must be known before tracing: close over it under jit.")
+    return jax.tree.map(np.asarray, labels)
 
 
 def _inverse_root(precision: np.ndarray, epsilon: float) -> np.ndarray:

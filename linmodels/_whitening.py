@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from linmodels._arrays import ravel, unravel
+from linmodels._arrays import ravel, require_structure, unravel
 from linmodels._likelihoods import AbstractLikelihood, Gaussian
 from linmodels._observations import Batched, Data, Observations
 
@@ -127,11 +127,7 @@ def row_noise(
 
 def _as(mean: PyTree, data: Observations) -> PyTree:
     structure = data.design.in_structure()
-    if jax.tree.structure(mean) != jax.tree.structure(structure):
-        raise ValueError(
-            f"The prior mean has structure {jax.tree.structure(mean)}, θ "
-            f"{jax.tree.structure(structure)}."
-        )
+    require_structure(mean, structure, "The prior mean", "θ")
     for given, wanted in zip(jax.tree.leaves(mean), jax.tree.leaves(structure)):
         if jnp.shape(given) != wanted.shape:
             raise ValueError(f"The prior mean has shape {jnp.shape(given)}, θ {wanted.shape}.")
