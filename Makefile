@@ -44,9 +44,9 @@ clean:
 	rm -rf $(VENV) site demo.png .pytest_cache .hypothesis .ruff_cache .import_linter_cache
 
 $(VENV)/package.stamp: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { \
 	  echo "linmodels needs Python 3.11 or newer, but $(PYTHON) is" \
-	    "$$($(PYTHON) --version 2>&1 | tail -n 1): make PYTHON=/path/to/python $(MAKECMDGOALS)" >&2; \
+	    "$$($(PYTHON) --version 2> /dev/null || echo missing): make PYTHON=/path/to/python $(MAKECMDGOALS)" >&2; \
 	  exit 1; }
 	@echo "Installing linmodels into $(VENV): some minutes, once"
 	@$(PYTHON) -m venv $(VENV) || { \
