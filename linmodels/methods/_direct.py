@@ -69,7 +69,7 @@ class DirectSystem(AbstractSystem):
             design, root_beta * self.rows.targets, self.rows.noise.T, self.prior_noise, flat
         )
         units = scale if root is None else root * scale
-        push = lambda x: _times(units, x) if units.ndim == 2 else (units * x.T).T
+        push = lambda x: _matmul(units, x) if units.ndim == 2 else (units * x.T).T
         posterior = posterior_from_arrays(
             self.structure,
             push(solved.mean),
@@ -136,7 +136,7 @@ def prepare_traced(
         prior = prior.normalise(jnp.where(squares > floor, squares, 0), structure)
     size = rows.design.shape[1] if prior.factor is None else prior.factor.in_size()
     noise = jnp.zeros((size, 0), rows.design.dtype)
-    if num_samples:
+    if prior_key is not None:
         noise = jax.random.normal(prior_key, (num_samples, size), rows.design.dtype).T
     return DirectSystem(prior, reason, rows, structure, noise, side == "primal")
 
@@ -219,4 +219,9 @@ def _compose(units: Array, root: Any) -> Any:
 
 
 def _times(a: Array, b: Array) -> Array:
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST) if b.ndim == 2 else a * b
+    """a times a matrix, or a diagonal one given as a vector."""
+    return _matmul(a, b) if b.ndim == 2 else a * b
+
+
+def _matmul(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
