@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
@@ -14,7 +15,7 @@ DENSE_LIMIT = 4_000
 
 def is_traced(*trees: Any) -> bool:
     """True where any leaf is being traced by jit, vmap or grad."""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees))
 
 
 def ravel(tree: PyTree) -> Array:
@@ -27,7 +28,9 @@ def unravel(vector: Float[Array, " size"], structure: PyTree) -> PyTree:
     leaves, treedef = jax.tree.flatten(structure)
     sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
     pieces = jnp.split(vector, np.cumsum(sizes)[:-1].tolist())
-    shaped = [p.reshape(leaf.shape).astype(leaf.dtype) for p, leaf in zip(pieces, leaves)]
+    shaped = [
+        p.reshape(leaf.shape).astype(leaf.dtype) for p, leaf in zip(pieces, leaves, strict=True)
+    ]
     return jax.tree.unflatten(treedef, shaped)
 
 
@@ -46,7 +49,9 @@ def ravel_mask(mask: PyTree, structure: PyTree, name: str, dtype: type) -> np.nd
             wanted = "bools" if dtype is bool else "integers"
             raise ValueError(f"{name} must be {wanted}, got {_short(label)} ({label.dtype}).")
     try:
-        full = [np.broadcast_to(np.asarray(m), x.shape) for m, x in zip(labels, leaves)]
+        full = [
+            np.broadcast_to(np.asarray(m), x.shape) for m, x in zip(labels, leaves, strict=True)
+        ]
     except ValueError as error:
         raise ValueError(f"{name} does not broadcast to the parameters' shapes: {error}") from None
     return np.concatenate([x.ravel() for x in full]).astype(dtype)

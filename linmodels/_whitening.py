@@ -111,7 +111,7 @@ def row_noise(
 ) -> Float[Array, "k N"]:
     """Standard normal draws keyed by each row's position in the data."""
     leaves = jax.tree.leaves(targets)
-    if num_samples == 0:
+    if key is None or num_samples == 0:
         return jnp.zeros((0, sum(leaf.size for leaf in leaves)), leaves[0].dtype)
     draws = []
     for number, leaf in enumerate(leaves):
@@ -128,7 +128,7 @@ def row_noise(
 def _as(mean: PyTree, data: Observations) -> PyTree:
     structure = data.design.in_structure()
     require_structure(mean, structure, "The prior mean", "θ")
-    for given, wanted in zip(jax.tree.leaves(mean), jax.tree.leaves(structure)):
+    for given, wanted in zip(jax.tree.leaves(mean), jax.tree.leaves(structure), strict=True):
         if jnp.shape(given) != wanted.shape:
             raise ValueError(f"The prior mean has shape {jnp.shape(given)}, θ {wanted.shape}.")
     return jax.tree.map(lambda m, s: jnp.asarray(m, s.dtype), mean, structure)
@@ -184,4 +184,7 @@ def explain_non_finite(data: Data, index: int) -> None:
             f"{prefix}the design must be finite; row {row}, column {column} is not. Outputs and "
             "parameters are counted in the order of `ravel`."
         )
+    ones = jax.tree.map(jnp.ones_like, data.targets)
+    if not np.isfinite(np.asarray(ravel(root_product(data, ones)))).all():
+        raise ValueError(f"{prefix}the factor of the noise precision must be finite.")
     raise ValueError(f"{prefix}products of the data overflow: rescale the design or the targets.")

@@ -9,12 +9,16 @@ import lineax as lx
 import numpy as np
 import scipy.linalg
 from jaxtyping import Float, Int
-from scipy.linalg.blas import dsyrk
-from scipy.linalg.lapack import dpotri
 
 from linmodels._likelihoods import LOG_2PI
 from linmodels._posterior import Posterior, posterior_from_arrays
 from linmodels._priors import GaussianPrior
+from linmodels.methods._dense import (
+    add_gram,
+    inverse_from_cholesky,
+    inverse_triangle,
+    symmetric,
+)
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales
 from linmodels.methods._moments import Shift
 from linmodels.methods._parameters import ParameterMap, noise_caps
@@ -117,8 +121,7 @@ class DualSystem(AbstractSystem):
         return _Kernel(lower, basis, triangle, targets, root_beta)
 
     def _terms(self, kernel: _Kernel, alpha: np.ndarray, beta: np.ndarray) -> EvidenceTerms:
-        inverse, _ = dpotri(kernel.lower, lower=True)
-        weights = np.tril(inverse) + np.tril(inverse, -1).T - kernel.basis @ kernel.basis.T
+        weights = inverse_from_cholesky(kernel.lower) - kernel.basis @ kernel.basis.T
         weighted = weights * kernel.root_beta * kernel.root_beta[:, None]
         residual = weights @ kernel.targets
         scaled = kernel.root_beta * residual
@@ -168,9 +171,9 @@ class DualSystem(AbstractSystem):
         scale, flat = self.parameters.scale(alpha), self.parameters.flat
         dtype = jnp.result_type(float)
         count, size = len(kernel.lower), len(scale)
-        outer = scipy.linalg.solve_triangular(kernel.lower, np.eye(count), lower=True, trans="T")
-        inner = scipy.linalg.solve_triangular(
-            kernel.lower + np.eye(count), np.eye(count), lower=True
+        outer, inner = (
+            inverse_triangle(kernel.lower).T,
+            inverse_triangle(kernel.lower + np.eye(count)),
         )
         num_flat = int(flat.sum())
         left = np.zeros((size, count + num_flat), np.dtype(dtype))
@@ -263,5 +266,5 @@ def kernels(columns: Iterator[tuple[slice, np.ndarray]], parameters: ParameterMa
             )
             if mine.shape[1]:
                 mine = np.asfortranarray(mine)
-                result[group] = dsyrk(1.0, mine, beta=1.0, c=result[group], overwrite_c=True)
-    return np.stack([np.triu(k) + np.triu(k, 1).T for k in result])
+                result[group] = add_gram(result[group], mine)
+    return symmetric(np.stack(result))

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.linalg.blas import dsyrk
 
 from linmodels._whitening import WhitenedRows
+from linmodels.methods._dense import add_gram, symmetric
 
 ROWS_AT_ONCE = 8_192
 """Rows converted to float64 together: 32 MB at 500 columns, and enough to fill the cores."""
@@ -108,8 +108,7 @@ def accumulate(
             on_non_finite(index)
         total = part if total is None else _add(total, part)
     assert total is not None
-    upper = np.triu(total.gram, 1)
-    return total._replace(gram=np.triu(total.gram) + np.swapaxes(upper, -1, -2))
+    return total._replace(gram=symmetric(total.gram))
 
 
 def _add(a: Moments, b: Moments) -> Moments:
@@ -136,7 +135,7 @@ def _block_moments(
             x, y = _float64(design[mine]), targets[mine].astype(np.float64)
             raw[c] += y @ y
             shift.apply(x, y)
-            grams[c] = dsyrk(1.0, x.T, beta=1.0, c=grams[c], overwrite_c=True)
+            grams[c] = add_gram(grams[c], x.T)
             cross[c] += x.T @ y
             square[c] += y @ y
             noise_cross[c] += x.T @ noise[:, mine].T

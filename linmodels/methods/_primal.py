@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 from jaxtyping import Float
-from scipy.linalg.lapack import dpotri
 
 from linmodels._likelihoods import LOG_2PI
 from linmodels._posterior import Posterior, posterior_from_arrays
 from linmodels._priors import GaussianPrior
+from linmodels.methods._dense import inverse_from_cholesky, inverse_triangle
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales
 from linmodels.methods._moments import Moments
 from linmodels.methods._parameters import ParameterMap, noise_caps
@@ -70,17 +70,14 @@ class PrimalSystem(AbstractSystem):
         for c, b in enumerate(beta):
             rhs = rhs + np.sqrt(b) * solved.scale[:, None] * self.moments.noise_cross[c]
         deviations = scipy.linalg.cho_solve((solved.lower, True), rhs)
-        root = scipy.linalg.solve_triangular(
-            solved.lower, np.eye(len(solved.mean)), lower=True, trans="T"
-        )
-        push = lambda x, centred: self.parameters.push(
+        push = lambda x, *, centred: self.parameters.push(
             (solved.scale * x.T).T, self.moments.shift, centred=centred
         )
         posterior = posterior_from_arrays(
             self.parameters.structure,
-            push(solved.mean, True),
-            push(deviations, False),
-            push(root, False),
+            push(solved.mean, centred=True),
+            push(deviations, centred=False),
+            push(inverse_triangle(solved.lower).T, centred=False),
             self.prior.mean,
         )
         return self._terms(solved, alpha, beta), posterior
@@ -94,7 +91,7 @@ class PrimalSystem(AbstractSystem):
         return _Factorised(lower, mean, scale)
 
     def _terms(self, solved: _Factorised, alpha, beta) -> EvidenceTerms:
-        inverse = _symmetric_inverse(solved.lower)
+        inverse = inverse_from_cholesky(solved.lower)
         by_output = np.stack(
             [self._data_dimension(inverse, g, solved.scale) for g in self.moments.gram]
         )
@@ -164,8 +161,3 @@ class PrimalSystem(AbstractSystem):
             rank=float(self.moments.rank[0]),
             log_determinant=self.moments.log_determinant,
         )
-
-
-def _symmetric_inverse(lower: np.ndarray) -> np.ndarray:
-    inverse, _ = dpotri(lower, lower=True)
-    return np.tril(inverse) + np.tril(inverse, -1).T

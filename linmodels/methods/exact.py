@@ -85,7 +85,7 @@ class Exact(AbstractMethod):
 
 
 def _prior_noise(num_samples: int, size: int, key: Array | None) -> Float[np.ndarray, "r k"]:
-    if num_samples == 0:
+    if key is None:
         return np.zeros((size, 0))
     return np.asarray(jax.random.normal(key, (num_samples, size)), np.float64).T
 
@@ -162,7 +162,7 @@ def _gather(blocks, flat: np.ndarray, explain) -> Rows:
     design = np.concatenate([p.design for p in parts])
     targets = np.concatenate([p.targets for p in parts]).astype(np.float64)
     output = np.concatenate([p.output for p in parts])
-    rank = np.sum([p.rank for p in parts], 0, dtype=np.float64)
+    rank = np.stack([p.rank for p in parts]).astype(np.float64).sum(0)
     raw_square = np.bincount(output, targets**2, minlength=len(rank))
     shift = least_squares_shift(design, targets, flat)
     if flat.any():
