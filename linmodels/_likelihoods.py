@@ -10,7 +10,8 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from linmodels._arrays import DENSE_LIMIT, is_traced, ravel, real_array, require_finite, unravel
+from linmodels._arrays import is_traced, ravel, real_array, require_finite, unravel
+from linmodels._noise_factors import psd_factor, rank_and_log_determinant, require_factor
 
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -82,10 +83,12 @@ class Gaussian(AbstractLikelihood):
         if not self.learn and noise_precision is None and factor is None:
             raise ValueError("learn=False needs a noise_precision.")
         if isinstance(noise_precision, lx.AbstractLinearOperator):
-            self.noise_precision, self.factor = None, _psd_factor(noise_precision)
+            self.noise_precision, self.factor = None, psd_factor(noise_precision)
         else:
             self.noise_precision = _precision_arrays(noise_precision, factor)
             self.factor = factor
+        if self.factor is not None:
+            require_factor(self.factor)
         if per_output and self.factor is not None:
             raise ValueError("per_output=True needs noise that is independent between outputs.")
 
@@ -130,16 +133,20 @@ class Gaussian(AbstractLikelihood):
         if self.factor is None:
             safe = lambda b: jnp.where(b > 0, jnp.log(jnp.where(b > 0, b, 1)), 0)
             return jax.tree.map(safe, self.precision_like(outputs))
-        total = _factor_log_determinant(self.factor)
+        total = rank_and_log_determinant(self.factor)[1]
         return jax.tree.map(lambda f: jnp.full(f.shape, total / self._block_size, f.dtype), outputs)
 
     def rank(self, outputs: PyTree) -> PyTree:
-        """1 for observed entries, 0 for unobserved ones; fractional for a singular operator."""
+        """1 for observed entries, 0 for unobserved ones; fractional for a singular operator.
+
+        Raises:
+            ValueError: a factor whose rank is unknown: large, and not triangular.
+        """
         if self.factor is None:
             return jax.tree.map(
                 lambda b, f: (b > 0).astype(f.dtype), self.precision_like(outputs), outputs
             )
-        share = self.factor.out_size() / self._block_size
+        share = rank_and_log_determinant(self.factor)[0] / self._block_size
         return jax.tree.map(lambda f: jnp.full(f.shape, share, f.dtype), outputs)
 
     @property
@@ -195,6 +202,7 @@ class Gaussian(AbstractLikelihood):
             raise ValueError("The noise precision is unknown; use the likelihood of the fit.")
         if self.factor is None:
             self._refuse_per_observation(outputs)
+            self._refuse_zeros()
             return jax.tree.map(lambda b: 1 / b, self.precision_like(outputs))
         diagonal = jnp.diag(self._block_covariance(outputs))
         one = jax.tree.map(lambda f: jax.ShapeDtypeStruct(f.shape[1:], f.dtype), outputs)
@@ -224,22 +232,34 @@ class Gaussian(AbstractLikelihood):
                 "The noise operator belongs to the training targets; for new points give predict "
                 "their own `likelihood=Gaussian(...)`."
             )
-        root = jnp.asarray(self.factor.as_matrix())
-        if root.shape[0] < root.shape[1]:
+        rank = rank_and_log_determinant(self.factor)[0]
+        if not is_traced(rank) and rank < self._block_size:
             raise ValueError(
-                f"The noise precision is singular (rank {root.shape[0]} of {root.shape[1]}): "
+                f"The noise precision is singular (rank {rank} of {self._block_size}): "
                 "noisy predictions have infinite variance in some directions."
             )
-        return jnp.linalg.inv(root.T @ root)
+        # Inverting R, not RᵀR, keeps the condition number.
+        inverse = jnp.linalg.inv(jnp.asarray(self.factor.as_matrix()))
+        return jnp.matmul(inverse, inverse.T, precision=jax.lax.Precision.HIGHEST)
+
+    def _refuse_zeros(self) -> None:
+        if self.noise_precision is None or is_traced(self.noise_precision):
+            return
+        for precision in jax.tree.leaves(self.noise_precision):
+            if np.any(np.asarray(precision) == 0):
+                raise ValueError(
+                    "A noise precision is 0, so new targets have infinite variance: give predict "
+                    "their own `likelihood=Gaussian(...)`."
+                )
 
     def _refuse_per_observation(self, outputs: PyTree) -> None:
-        for precision in jax.tree.leaves(self.noise_precision):
-            for f in jax.tree.leaves(outputs):
-                if jnp.ndim(precision) == f.ndim > 0 and jnp.shape(precision)[0] != 1:
-                    raise ValueError(
-                        f"The noise precision {jnp.shape(precision)} is one an observation; for "
-                        "new points give predict their own `likelihood=Gaussian(...)`."
-                    )
+        precisions = jax.tree.leaves(self.noise_precision)
+        for precision, f in zip(precisions, jax.tree.leaves(outputs), strict=False):
+            if jnp.ndim(precision) == f.ndim > 0 and jnp.shape(precision)[0] != 1:
+                raise ValueError(
+                    f"The noise precision {jnp.shape(precision)} is one an observation; for "
+                    "new points give predict their own `likelihood=Gaussian(...)`."
+                )
 
 
 def _precision_arrays(noise_precision: Any, factor: Any) -> PyTree:
@@ -292,47 +312,3 @@ def _apply(factor: Any, vector: PyTree) -> PyTree:
     result = ravel(factor.mv(unravel(ravel(vector), structure)))
     missing = factor.in_size() - factor.out_size()
     return unravel(jnp.pad(result, (0, max(missing, 0))), vector)
-
-
-def _psd_factor(precision: lx.AbstractLinearOperator) -> lx.AbstractLinearOperator:
-    """R = Λ^½ Vᵀ on the positive eigenspace of a dense or diagonal precision operator."""
-    if precision.in_size() > DENSE_LIMIT:
-        raise ValueError(
-            f"The noise precision operator has side {precision.in_size()} > {DENSE_LIMIT}: give "
-            "`factor=R` with RᵀR = B, or an array of precisions."
-        )
-    matrix = precision.as_matrix()
-    if is_traced(matrix):
-        raise ValueError("A noise precision operator under jit needs its `factor=` given.")
-    matrix = np.asarray(matrix, np.float64)
-    require_finite(matrix, "noise_precision")
-    scale, tolerance = np.abs(matrix).max(initial=0.0), matrix.shape[0] * _epsilon(precision)
-    if np.abs(matrix - matrix.T).max(initial=0.0) > tolerance * scale:
-        raise ValueError("The noise precision operator is not symmetric.")
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    if values[0] < -tolerance * max(values[-1], 0.0) or values[-1] <= 0:
-        raise ValueError(
-            f"The noise precision operator is not positive semi-definite: eigenvalue {values[0]:g}."
-        )
-    kept = values > tolerance * values[-1]
-    root = np.sqrt(values[kept])[:, None] * vectors[:, kept].T
-    return lx.MatrixLinearOperator(jnp.asarray(root, jnp.result_type(float)))
-
-
-def _epsilon(operator: lx.AbstractLinearOperator) -> float:
-    dtype = jax.tree.leaves(operator.in_structure())[0].dtype
-    return float(jnp.finfo(dtype).eps)
-
-
-def _factor_log_determinant(factor: lx.AbstractLinearOperator) -> Array:
-    """Pseudo log det of RᵀR."""
-    if lx.is_lower_triangular(factor) or lx.is_upper_triangular(factor):
-        return 2 * jnp.sum(jnp.log(jnp.abs(lx.diagonal(factor))))
-    if min(factor.in_size(), factor.out_size()) > DENSE_LIMIT:
-        raise ValueError(
-            f"The noise factor has side {factor.in_size()} > {DENSE_LIMIT} and is not triangular, "
-            "so log det B is unknown: give a triangular factor or an array of precisions."
-        )
-    values = jnp.linalg.svd(jnp.asarray(factor.as_matrix()), compute_uv=False)
-    kept = values > values[0] * max(factor.in_size(), factor.out_size()) * _epsilon(factor)
-    return 2 * jnp.sum(jnp.where(kept, jnp.log(jnp.where(kept, values, 1)), 0))

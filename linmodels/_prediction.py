@@ -70,10 +70,16 @@ class Prediction(eqx.Module):
             return draws
         if key is None:
             raise ValueError("samples(noise=True) needs a key.")
-        root = jnp.linalg.cholesky(self._gaussian.noise_covariance(self.mean))
         flat = jax.vmap(ravel)(draws)
-        flat = flat + jax.random.normal(key, flat.shape, flat.dtype) @ root.T
-        return jax.vmap(lambda f: unravel(f, self.mean))(flat)
+        noise = self._scaled_noise(jax.random.normal(key, flat.shape, flat.dtype))
+        return jax.vmap(lambda f: unravel(f, self.mean))(flat + noise)
+
+    def _scaled_noise(self, draws: Float[Array, "k N"]) -> Float[Array, "k N"]:
+        """Noise of new targets from standard normal draws; a matrix only where it has one."""
+        if self._gaussian.factor is None:
+            return draws * jnp.sqrt(ravel(self._gaussian.noise_variance(self.mean)))
+        root = jnp.linalg.cholesky(self._gaussian.noise_covariance(self.mean))
+        return jnp.matmul(draws, root.T, precision=jax.lax.Precision.HIGHEST)
 
     def interval(self, level: float = 0.9, noise: bool = True) -> tuple[PyTree, PyTree]:
         """Central interval of new targets (or of the outputs with `noise=False`).
