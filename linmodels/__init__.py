@@ -25,6 +25,8 @@ from linmodels._priors import GaussianPrior as GaussianPrior
 from linmodels._results import RESULTS as RESULTS
 from linmodels._results import Flag as Flag
 from linmodels._results import FlagKind as FlagKind
+from linmodels._storage import load as load
+from linmodels._storage import save as save
 from linmodels.methods import AbstractMethod as AbstractMethod
 from linmodels.methods import Exact as Exact
 

@@ -1,5 +1,6 @@
 """The Gaussian posterior of the parameters, by its mean, deviations and covariance factor."""
 
+import os
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,6 +14,7 @@ from linmodels._arrays import describe, parameter_structure, ravel, unravel
 from linmodels._likelihoods import AbstractLikelihood, Gaussian
 from linmodels._prediction import Prediction, quantile, row_variances
 from linmodels._priors import GaussianPrior
+from linmodels._storage import load, save
 
 
 class Summary(NamedTuple):
@@ -142,6 +144,23 @@ class Posterior(eqx.Module):
         if self.covariance_factor is None:
             raise ValueError("Only an exact posterior has the covariance factor of a prior.")
         return GaussianPrior(1.0, self.covariance_factor, mean=self.mean)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the posterior to one file; see `save`.
+
+        Raises:
+            ValueError: θ is a pytree of classes that are not the library's.
+        """
+        save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Posterior":
+        """Reads what `Posterior.save` wrote; see `load`.
+
+        Raises:
+            ValueError: the file is damaged, foreign, or holds something else.
+        """
+        return load(path, cls)
 
     @property
     def _size(self) -> int:
