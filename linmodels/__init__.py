@@ -1,12 +1,8 @@
 """Bayesian linear models of any size, touching the design matrix only through products."""
 
+from linmodels import effective_dimension as effective_dimension
 from linmodels import metrics as metrics
 from linmodels import operators as operators
-from linmodels._effective_dimension import Estimate as Estimate
-from linmodels._effective_dimension import combined as combined
-from linmodels._effective_dimension import function_space as function_space
-from linmodels._effective_dimension import sample_norms as sample_norms
-from linmodels._effective_dimension import weight_space as weight_space
 from linmodels._em import EvidenceState as EvidenceState
 from linmodels._em import maximise_evidence as maximise_evidence
 from linmodels._infer import Fit as Fit
