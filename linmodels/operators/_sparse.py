@@ -1,5 +1,7 @@
 """A sparse matrix as an operator."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax.experimental.sparse import BCOO
@@ -47,13 +49,8 @@ class Sparse(AbstractMatrixFreeOperator):
 
     def mv(self, vector: Float[Array, " b"]) -> Float[Array, " a"]:
         r"""$A v$ for $v$ = `vector`."""
-        # Not `matrix @ vector`: a NaN among the padding would reach the result, and some
-        # back ends warn about unsorted indices.
-        rows, columns = self.matrix.indices.T
-        inside = (rows < self.matrix.shape[0]) & (columns < self.matrix.shape[1])
-        entries = jnp.where(inside, self.matrix.data, 0)
-        products = entries * vector.at[columns].get(mode="fill", fill_value=0)
-        return jnp.zeros_like(vector, shape=self.matrix.shape[0]).at[rows].add(products)
+        matrix = self.matrix
+        return _product(matrix.data, matrix.indices, vector, shape=tuple(matrix.shape))
 
     def as_matrix(self) -> Float[Array, "a b"]:
         """The dense matrix."""
@@ -70,3 +67,14 @@ class Sparse(AbstractMatrixFreeOperator):
     def out_structure(self) -> jax.ShapeDtypeStruct:
         """One array of shape `(a,)`."""
         return jax.ShapeDtypeStruct((self.matrix.shape[0],), self.matrix.dtype)
+
+
+@functools.partial(jax.jit, static_argnames="shape")
+def _product(data: Array, indices: Array, vector: Array, *, shape: tuple[int, int]) -> Array:
+    # Not `BCOO @ vector`: a NaN among the padding would reach the result, and on a GPU it may
+    # warn about unsorted indices. Compiled, because outside of jit it would be ten dispatches.
+    rows, columns = indices.T
+    inside = (rows < shape[0]) & (columns < shape[1])
+    entries = jnp.where(inside, data, 0)
+    products = entries * vector.at[columns].get(mode="fill", fill_value=0)
+    return jnp.zeros_like(vector, shape=shape[0]).at[rows].add(products)
