@@ -101,7 +101,8 @@ def _encode_enumeration(item: Any, where: str) -> dict[str, Any]:
         raise ValueError(f"{where} holds several members of {cls.__name__}; save them apart.")
     for name, member in cls._name_to_item.items():
         if int(member._value) == int(item._value):
-            return {"kind": "member", "class": _class_name(cls, where), "member": name}
+            kind = "jax member" if isinstance(item._value, jax.Array) else "member"
+            return {"kind": kind, "class": _class_name(cls, where), "member": name}
     raise ValueError(f"{where} is no member of {cls.__name__}.")
 
 
@@ -170,8 +171,9 @@ def _decode_name(node: dict[str, Any]) -> Any:
             return _TAGS[node["name"]]
         case "enum":
             return class_named(node["class"], enum.Enum)[node["member"]]
-        case "member":
-            return getattr(class_named(node["class"], eqx.Enumeration), node["member"])
+        case "member" | "jax member":
+            item = getattr(class_named(node["class"], eqx.Enumeration), node["member"])
+            return item if node["kind"] == "member" else jax.tree.map(jnp.asarray, item)
     raise ValueError(f"it holds {node}, which this version of linmodels does not know.")
 
 

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import linmodels as lm
 from linmodels import _encoding
 from linmodels._storage import load, save
 
@@ -384,3 +385,25 @@ def test_a_class_that_cannot_be_built_is_refused(path):
     abstract = {"kind": "object", "class": "lineax:AbstractLinearOperator", "fields": {}}
     rewrite(path, set_content(abstract))
     refused(path, "AbstractLinearOperator")
+
+
+# The library's own objects.
+
+
+def test_a_fit_comes_back_whole(path):
+    design = lx.MatrixLinearOperator(jnp.asarray([[1.0, 0.0], [1.0, 1.0], [1.0, 3.0]]))
+    data = lm.Observations(design, jnp.asarray([1.0, 2.5, 4.0]), lm.Gaussian())
+    fit = lm.maximise_evidence(data, num_samples=3, key=jax.random.key(0))
+    save(fit, path)
+    loaded = load(path, lm.Fit)
+    assert jax.tree.structure(loaded) == jax.tree.structure(fit)
+    assert identical(jax.tree.leaves(loaded), jax.tree.leaves(fit))
+    assert bool(loaded.result == lm.RESULTS.successful)
+    expected, actual = fit.posterior.predict(design), loaded.posterior.predict(design)
+    for before, after in zip(expected.interval(0.9), actual.interval(0.9), strict=True):
+        np.testing.assert_array_equal(before, after, strict=True)
+
+
+def test_flags_come_back(path):
+    flag = lm.Flag(lm.FlagKind.PRIOR_PRECISION_INFINITE, 2)
+    assert identical(round_trip(None, path, note=(flag,)).note, (flag,))
