@@ -3,6 +3,13 @@
 from linmodels import effective_dimension as effective_dimension
 from linmodels import metrics as metrics
 from linmodels import operators as operators
+from linmodels._columns import ColumnMoments as ColumnMoments
+from linmodels._columns import ColumnScaling as ColumnScaling
+from linmodels._columns import block_moments as block_moments
+from linmodels._columns import merge_moments as merge_moments
+from linmodels._columns import standardise as standardise
+from linmodels._columns import unstandardise as unstandardise
+from linmodels._columns import unstandardising_matrix as unstandardising_matrix
 from linmodels._em import EvidenceState as EvidenceState
 from linmodels._em import maximise_evidence as maximise_evidence
 from linmodels._infer import Fit as Fit

@@ -47,7 +47,7 @@ def weight_space(norms: SampleNorms) -> Estimate:
 
     With one deviation the standard error is the bound √(2(d' − γ)).
     """
-    mirrored = _estimate(norms.parameters, norms.num_parameters)
+    mirrored = _estimate(norms.parameters, float(norms.num_parameters))
     value = jnp.clip(norms.num_parameters - jnp.mean(norms.parameters), 0, norms.limit)
     return Estimate(value, mirrored.standard_error)
 
@@ -99,7 +99,7 @@ def sample_norms(data: Data, prior: GaussianPrior, posterior: Posterior) -> Samp
         jnp.asarray(total - num_flat, deviations.dtype),
         jnp.sum(coordinates**2, axis=1),
         size,
-        min(rank, size),
+        min(rank, float(size)),
     )
 
 

@@ -1,0 +1,74 @@
+"""Tables of measurements, saved with versions, hardware and commit."""
+
+import importlib.metadata
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("jax", "jaxlib", "lineax", "equinox", "numpy", "scipy", "scikit-learn", "pyarrow")
+
+
+def seconds(run: Callable[[], object], repeats: int) -> list[float]:
+    """Wall-clock time of every repeat."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value."""
+    return statistics.median(values)
+
+
+def reset_peak() -> int:
+    """Forgets the process's peak memory and returns the present one, in bytes (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def peak() -> int:
+    """Peak resident memory since `reset_peak`, in bytes (Linux)."""
+    return _status("VmHWM")
+
+
+def _status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"/proc/self/status has no {field}.")
+
+
+def save(name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[str]], notes: str):
+    """Prints a Markdown table and writes it to `results/NAME.md`."""
+    lines = [f"# {title}", "", "| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    text = "\n".join([*lines, "", notes.strip(), "", _environment(), ""])
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.md").write_text(text)
+    print(text)
+
+
+def _environment() -> str:
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    return (
+        f"{_processor()}, {os.cpu_count()} cores; {platform.system()}, Python "
+        f"{platform.python_version()}; {versions}; commit {commit}; "
+        f"{time.strftime('%Y-%m-%d')}."
+    )
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown processor"
