@@ -106,9 +106,7 @@ def main() -> None:
             rows.append(row(json.loads(done.stdout.splitlines()[-1])))
     header = ["case", "linmodels", "scikit-learn", "ratio", "compilation", "extra memory"]
     header += ["α", "noise precision", "log evidence"]
-    report.save(
-        "exact_against_scikit_learn", "Evidence maximisation, exact", header, rows, NOTES
-    )
+    report.save("exact_against_scikit_learn", "Evidence maximisation, exact", header, rows, NOTES)
 
 
 if __name__ == "__main__":
