@@ -105,6 +105,19 @@ def real_array(
     return jnp.asarray(array, dtype)
 
 
+def require_single_key(key: Any) -> None:
+    """Refuses what is no single random key, typed or raw.
+
+    Raises:
+        ValueError: with what it is.
+    """
+    shape, dtype = getattr(key, "shape", None), getattr(key, "dtype", None)
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if not (typed and shape == ()) and not (dtype == np.uint32 and len(shape or ()) == 1):
+        what = f"shape {shape}" if typed else _short(key)
+        raise ValueError(f"key must be one key, such as jax.random.key(0); got {what}.")
+
+
 def _short(thing: Any) -> str:
     text = " ".join(str(thing).split())
     return text if len(text) <= 80 else text[:77] + "..."

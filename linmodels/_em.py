@@ -8,8 +8,8 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
-from linmodels._arrays import is_traced, parameter_structure
-from linmodels._infer import Fit, finish, require_key
+from linmodels._arrays import is_traced
+from linmodels._infer import Fit, finish, require_arguments
 from linmodels._likelihoods import Gaussian
 from linmodels._m_step import MAX_RATIO, RUNAWAY, Hyperparameters, flags, mackay
 from linmodels._observations import Data, example_batch, require_untraced
@@ -86,8 +86,8 @@ def maximise_evidence(
         ValueError: data that do not fit or are not finite, a missing key, traced arguments.
         RuntimeError: not settled after `max_steps`, or not finite, and `throw`.
     """
+    require_arguments(data, prior, method, num_samples, key)
     require_untraced(data, "maximise_evidence")
-    require_key(num_samples, key)
     if max_steps < 1 or not tolerance > 0:
         raise ValueError(f"max_steps={max_steps} and tolerance={tolerance} must be positive.")
     prior = GaussianPrior.g_prior() if prior is None else prior
@@ -98,6 +98,7 @@ def maximise_evidence(
     system = method.prepare(data, prior, num_samples=num_samples, key=key)
     state, scales = _start(system, prior, likelihood, state), system.scales()
     update = partial(_step, system, scales, likelihood.learn)
+    _require_own(state, update, tolerance)
     while not state.settled(tolerance) and state.step < max_steps:
         state = _accelerated(update, state, tolerance)
         if callback is not None:
@@ -113,19 +114,48 @@ def _start(
 ) -> EvidenceState:
     scales = system.scales()
     if state is not None:
-        shapes = state.alpha.shape, state.noise_precision.shape
-        if shapes != (scales.alpha.shape, scales.noise_precision.shape):
-            raise ValueError(
-                f"state has α and noise of shapes {shapes}, the problem needs "
-                f"{(scales.alpha.shape, scales.noise_precision.shape)}: it is of another fit."
-            )
-        return state
-    learn = likelihood.learn
-    beta = scales.noise_precision if learn else np.ones_like(scales.noise_precision)
+        return _checked(state, scales, likelihood)
+    beta = np.ones_like(scales.noise_precision)
+    if likelihood.learn and (scales.rank > 0).any():
+        seen = scales.noise_precision[scales.rank > 0]
+        beta = np.where(scales.rank > 0, scales.noise_precision, seen.max())
     alpha = np.where(scales.information > 0, scales.alpha, 1.0)
     if prior.alpha is not None:
         alpha = np.broadcast_to(np.asarray(prior.alpha, np.float64), alpha.shape)
     return EvidenceState(0, alpha, beta, -np.inf, 0.0, np.inf, np.inf)
+
+
+def _checked(state: EvidenceState, scales: Scales, likelihood: Gaussian) -> EvidenceState:
+    if not isinstance(state, EvidenceState):
+        raise ValueError(f"state must be an EvidenceState, got {type(state).__name__}.")
+    shapes = state.alpha.shape, state.noise_precision.shape
+    if shapes != (scales.alpha.shape, scales.noise_precision.shape):
+        raise ValueError(
+            f"state has α and noise of shapes {shapes}, the problem needs "
+            f"{(scales.alpha.shape, scales.noise_precision.shape)}: it is of another fit."
+        )
+    for name, values in (("α", state.alpha), ("noise precision", state.noise_precision)):
+        if not (np.isfinite(values) & (values > 0)).all():
+            raise ValueError(f"state has {name} {values}: it must be positive and finite.")
+    if not likelihood.learn and (state.noise_precision != 1).any():
+        raise ValueError(
+            f"state has learned the noise precision {state.noise_precision}, which is known here: "
+            "it is of another fit."
+        )
+    return state
+
+
+def _require_own(
+    state: EvidenceState, update: Callable[[EvidenceState], EvidenceState], tolerance: float
+) -> None:
+    """Refuses a state that has settled, but not on these data."""
+    if state.step > 0 and state.settled(tolerance):
+        following = update(state)
+        if not following.settled(10 * tolerance):
+            raise ValueError(
+                f"state has settled, but these data would still change it by a factor of "
+                f"{np.exp(following.change):.3g}: it is of another fit. Start without it."
+            )
 
 
 def _accelerated(

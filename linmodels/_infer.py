@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from linmodels._arrays import is_traced, parameter_structure
+from linmodels._arrays import is_traced, parameter_structure, require_single_key
 from linmodels._likelihoods import Gaussian
-from linmodels._observations import Data, Observations, example_batch
+from linmodels._observations import Batched, Data, Observations, example_batch
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS, Flag
@@ -49,7 +49,7 @@ class Fit(eqx.Module):
 
 def infer(
     data: Data,
-    prior: GaussianPrior,
+    prior: GaussianPrior | None = None,
     *,
     method: AbstractMethod | None = None,
     num_samples: int = 64,
@@ -82,12 +82,15 @@ def infer(
     >>> float(fit.posterior.mean[0])
     0.5
     """
+    require_arguments(data, prior, method, num_samples, key)
     example = example_batch(data)
     likelihood = gaussian(example.likelihood)
-    if prior.alpha is None or likelihood.learn:
-        unknown = "alpha" if prior.alpha is None else "noise precision"
-        raise ValueError(f"The {unknown} is unknown: give it, or use maximise_evidence.")
-    require_key(num_samples, key)
+    if prior is None or prior.alpha is None:
+        raise ValueError(
+            "alpha is unknown: give a prior such as GaussianPrior(1.0), or use maximise_evidence."
+        )
+    if likelihood.learn:
+        raise ValueError("The noise precision is unknown: give it, or use maximise_evidence.")
     method = Exact() if method is None else method
     system = method.prepare(data, prior, num_samples=num_samples, key=key)
     alpha = _per_group(prior, parameter_structure(example.design.in_structure()))
@@ -151,16 +154,24 @@ def finish(
     return fit
 
 
-def require_key(num_samples: int, key: Any) -> None:
-    """Refuses draws without a key, and a negative number of them.
+def require_arguments(data: Any, prior: Any, method: Any, num_samples: Any, key: Any) -> None:
+    """Refuses arguments of the wrong kind, draws without a key, and a negative number of them.
 
     Raises:
         ValueError: as said.
     """
-    if num_samples < 0:
-        raise ValueError(f"num_samples must be at least 0, got {num_samples}.")
+    if not isinstance(data, Observations | Batched):
+        raise ValueError(f"data must be Observations or Batched, got {type(data).__name__}.")
+    if not isinstance(prior, GaussianPrior | None):
+        raise ValueError(f"prior must be a GaussianPrior, got {prior!r}.")
+    if not isinstance(method, AbstractMethod | None):
+        raise ValueError(f"method must be one such as Exact(), got {method!r}.")
+    if not isinstance(num_samples, int | np.integer) or num_samples < 0:
+        raise ValueError(f"num_samples must be an integer of at least 0, got {num_samples!r}.")
     if num_samples > 0 and key is None:
         raise ValueError("Drawing deviations needs key=jax.random.key(…); or pass num_samples=0.")
+    if key is not None:
+        require_single_key(key)
 
 
 def _per_group(prior: GaussianPrior, structure: PyTree) -> Any:

@@ -38,6 +38,8 @@ def leave_one_out(data: Data, fit: Fit) -> LeaveOneOut:
         ValueError: no covariance factor, noise shared between observations, or an observation
             without which the model is improper (named).
     """
+    if not isinstance(data, Observations | Batched) or not isinstance(fit, Fit):
+        raise ValueError("leave_one_out takes the observations and their fit, in this order.")
     if fit.posterior.covariance_factor is None:
         raise ValueError("leave_one_out needs an exact posterior (its covariance factor).")
     if isinstance(data, Observations):

@@ -146,11 +146,11 @@ class RowSlices(Sequence):
     """
 
     def __init__(self, *arrays: Any, batch_size: int):
-        lengths = [len(array) for array in arrays]
+        lengths = [(*np.shape(array)[:1], 0)[0] for array in arrays]
         if not arrays or len(set(lengths)) != 1 or lengths[0] == 0:
             raise ValueError(f"arrays must share a leading axis of at least one row: {lengths}.")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+        if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+            raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}.")
         self.arrays = arrays
         self.batch_size = batch_size
 
@@ -189,8 +189,15 @@ class Batched:
     def __init__(
         self, batches: Sequence[tuple[Any, ...]], observe: Callable[..., Observations], *shared: Any
     ):
+        if not (hasattr(batches, "__len__") and hasattr(batches, "__getitem__")):
+            raise ValueError(
+                f"batches must be a sequence, got {type(batches).__name__}: every look at the data "
+                "goes through them again."
+            )
         if len(batches) == 0:
             raise ValueError("Empty data: there are no batches.")
+        if not callable(observe):
+            raise ValueError(f"observe must be a function, got {observe!r}.")
         self.batches = batches
         self.observe = observe
         self.shared = shared
@@ -205,10 +212,16 @@ class Batched:
         """
         number = index % len(self.batches)
         try:
-            batch = tuple(np.asarray(array) for array in self.batches[number])
+            arrays = self.batches[number]
+            if not isinstance(arrays, tuple | list):
+                raise ValueError(f"a batch must be a tuple of arrays, got {type(arrays).__name__}.")
+            batch = tuple(np.asarray(array) for array in arrays)
         except Exception as error:
             error.add_note(f"while reading batch {number} of {len(self.batches)}")
             raise
+        for place, array in enumerate(batch):
+            if array.dtype.kind not in "biufcV":
+                raise ValueError(f"batch {number}: array {place} holds {array.dtype}, not numbers.")
         lengths = {array.shape[:1] for array in batch}
         if len(lengths) != 1 or lengths & {(), (0,)}:
             raise ValueError(
@@ -221,7 +234,8 @@ class Batched:
         """One batch with exactly `batch_size` rows, and weights (batch_size,) of 1 and 0.
 
         Raises:
-            ValueError: a batch other than the last is shorter, or any is longer.
+            ValueError: a batch other than the last is shorter, any is longer, or its rows have
+                other shapes than the first's.
         """
         batch = self.read(index)
         rows, missing = len(batch[0]), self.batch_size - len(batch[0])
@@ -230,6 +244,9 @@ class Batched:
                 f"batch {index} has {rows} rows, the first {self.batch_size}: only the last "
                 "may be shorter."
             )
+        shapes, first = [a.shape[1:] for a in batch], [a.shape[1:] for a in self.read(0)]
+        if shapes != first:
+            raise ValueError(f"batch {index} has rows of shapes {shapes}, the first {first}.")
         mask = (np.arange(self.batch_size) < rows).astype(np.float32)
         if missing:
             batch = tuple(np.concatenate([a, np.repeat(a[-1:], missing, 0)]) for a in batch)
@@ -248,7 +265,13 @@ def example_batch(data: Data) -> Observations:
     """Structure of the observations of one batch (all of them for `Observations`), no data."""
     if isinstance(data, Observations):
         return data
-    observe = lambda arrays, mask: data.observe(*arrays, *data.shared).reweighted(mask)
+
+    def observe(arrays, mask):
+        observations = data.observe(*arrays, *data.shared)
+        if not isinstance(observations, Observations):
+            raise ValueError(f"observe must return Observations, got {type(observations)}.")
+        return observations.reweighted(mask)
+
     return eqx.filter_eval_shape(observe, *data.padded(0))
 
 

@@ -10,9 +10,16 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from linmodels._arrays import describe, parameter_structure, ravel, unravel
+from linmodels._arrays import (
+    describe,
+    parameter_structure,
+    ravel,
+    real_array,
+    require_finite,
+    unravel,
+)
 from linmodels._likelihoods import AbstractLikelihood, Gaussian
-from linmodels._prediction import Prediction, quantile, row_variances
+from linmodels._prediction import Prediction, quantile, row_variances, shaped_like
 from linmodels._priors import GaussianPrior
 from linmodels._storage import load, save
 
@@ -61,17 +68,15 @@ class Posterior(eqx.Module):
             likelihood: of the new targets, where it is not that of the fit.
 
         Raises:
-            ValueError: design or offset do not fit.
+            ValueError: design or offset do not fit, or are not finite.
         """
         self._check_design(design)
         mean = design.mv(_cast(self.mean, design.in_structure()))
         if offset is not None:
-            if jax.tree.map(jnp.shape, offset) != jax.tree.map(jnp.shape, mean):
-                raise ValueError(
-                    f"offset is {jax.tree.map(jnp.shape, offset)}, the outputs "
-                    f"{jax.tree.map(jnp.shape, mean)}."
-                )
+            offset = shaped_like(offset, mean, "offset")
+            require_finite(offset, "offset")
             mean = jax.tree.map(jnp.add, mean, offset)
+        require_finite(mean, "the predicted mean, and so the design,")
         structure = design.in_structure()
         deviations = jax.vmap(lambda z: design.mv(_cast(z, structure)))(self.deviations)
         return Prediction(
@@ -91,9 +96,10 @@ class Posterior(eqx.Module):
         Raises:
             ValueError: the wrong number of columns.
         """
-        matrix = jnp.atleast_2d(jnp.asarray(weights, self._dtype))
-        if matrix.shape[1] != self._size:
-            raise ValueError(f"weights have {matrix.shape[1]} columns, θ has {self._size} entries.")
+        matrix = jnp.atleast_2d(real_array(weights, "weights", self._dtype))
+        if matrix.ndim != 2 or matrix.shape[1] != self._size:
+            raise ValueError(f"weights have shape {matrix.shape}, θ has {self._size} entries.")
+        require_finite(matrix, "weights")
         flat = Posterior(
             ravel(self.mean),
             jax.vmap(ravel)(self.deviations),
@@ -176,6 +182,9 @@ class Posterior(eqx.Module):
                 f"design must be a lineax operator, got {type(design).__name__}: wrap an array as "
                 "lineax.MatrixLinearOperator(jnp.asarray(x))."
             )
+        for leaf in jax.tree.leaves((design.in_structure(), design.out_structure())):
+            if not jnp.issubdtype(leaf.dtype, np.floating):
+                raise ValueError(f"The design must be of real floats, got dtype {leaf.dtype}.")
         shapes = lambda tree: jax.tree.map(lambda leaf: tuple(leaf.shape), tree)
         if shapes(design.in_structure()) != shapes(self.mean):
             raise ValueError(

@@ -1,6 +1,5 @@
 """Predictions: Gaussian outputs at new points, with and without the noise of new targets."""
 
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,7 +10,14 @@ import scipy.special
 from jaxtyping import Array, Float, PyTree
 
 from linmodels import metrics
-from linmodels._arrays import ravel, unravel
+from linmodels._arrays import (
+    ravel,
+    real_array,
+    require_finite,
+    require_single_key,
+    require_structure,
+    unravel,
+)
 from linmodels._likelihoods import AbstractLikelihood, Gaussian
 
 ROWS_AT_ONCE = 1_024
@@ -70,6 +76,7 @@ class Prediction(eqx.Module):
             return draws
         if key is None:
             raise ValueError("samples(noise=True) needs a key.")
+        require_single_key(key)
         flat = jax.vmap(ravel)(draws)
         noise = self._scaled_noise(jax.random.normal(key, flat.shape, flat.dtype))
         return jax.vmap(lambda f: unravel(f, self.mean))(flat + noise)
@@ -101,18 +108,18 @@ class Prediction(eqx.Module):
         """Marginal log-density of every target entry, shaped as the targets.
 
         Raises:
-            ValueError: targets of another shape, or as `std`.
+            ValueError: targets of another shape or not finite, or as `std`.
         """
-        self._check_targets(targets)
+        targets = self._checked(targets)
         return jax.tree.map(metrics.gaussian_log_prob, targets, self.mean, self.std(noise=True))
 
     def joint_log_prob(self, targets: PyTree) -> Float[Array, ""]:
         """Log-density of all targets together; O(N³).
 
         Raises:
-            ValueError: targets of another shape, or as `std`.
+            ValueError: targets of another shape or not finite, or as `std`.
         """
-        self._check_targets(targets)
+        targets = self._checked(targets)
         residual = ravel(targets) - ravel(self.mean)
         return metrics.gaussian_joint_log_prob(residual, self.covariance(noise=True))
 
@@ -133,12 +140,25 @@ class Prediction(eqx.Module):
             raise ValueError("No deviations were drawn: infer with num_samples > 0.")
         return self.deviations
 
-    def _check_targets(self, targets: PyTree) -> None:
-        shapes = lambda tree: jax.tree.map(jnp.shape, tree)
-        if shapes(targets) != shapes(self.mean):
-            raise ValueError(
-                f"targets have shape {shapes(targets)}, the outputs {shapes(self.mean)}."
-            )
+    def _checked(self, targets: PyTree) -> PyTree:
+        targets = shaped_like(targets, self.mean, "targets")
+        require_finite(targets, "targets")
+        return targets
+
+
+def shaped_like(tree: PyTree, outputs: PyTree, name: str) -> PyTree:
+    """A tree of real arrays with the structure, shapes and dtypes of `outputs`.
+
+    Raises:
+        ValueError: it has others; nothing is broadcast.
+    """
+    require_structure(tree, outputs, name, "the outputs")
+    tree = jax.tree.map(lambda t, f: real_array(t, name, f.dtype), tree, outputs)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(tree)]
+    wanted = [leaf.shape for leaf in jax.tree.leaves(outputs)]
+    if shapes != wanted:
+        raise ValueError(f"{name} must have the shapes {wanted} of the outputs, not {shapes}.")
+    return tree
 
 
 def design_rows(design: lx.AbstractLinearOperator) -> Float[Array, "N d"]:
@@ -170,8 +190,8 @@ def quantile(level: float, num_samples: int | None = None) -> float:
     Raises:
         ValueError: a level outside (0, 1).
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must be between 0 and 1, got {level}.")
+    if not isinstance(level, int | float | np.number) or not 0 < level < 1:
+        raise ValueError(f"level must be a number between 0 and 1, got {level!r}.")
     if num_samples is None:
         return float(scipy.special.ndtri((1 + level) / 2))
     return float(scipy.special.stdtrit(num_samples, (1 + level) / 2))

@@ -81,7 +81,7 @@ class GaussianPrior(eqx.Module):
             precision = precision.as_matrix()
         if is_traced(precision):
             raise ValueError("from_precision factorises on the host: call it outside jit and grad.")
-        real_array(precision, "The prior precision", np.float64)
+        real_array(precision, "The prior precision", jnp.result_type(float))
         matrix = np.asarray(precision, np.float64)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
             raise ValueError(f"The prior precision must be square, got shape {matrix.shape}.")

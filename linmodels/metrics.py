@@ -13,10 +13,18 @@ def gaussian_log_prob(
 ) -> Float[Array, "..."]:
     """log N(y; mean, std²) entry by entry, in nats; all of one shape.
 
+    Raises:
+        ValueError: shapes differ.
+
     >>> import jax.numpy as jnp
     >>> round(float(gaussian_log_prob(jnp.zeros(()), jnp.zeros(()), jnp.ones(()))), 4)
     -0.9189
     """
+    if not jnp.shape(targets) == jnp.shape(mean) == jnp.shape(std):
+        raise ValueError(
+            f"targets {jnp.shape(targets)}, mean {jnp.shape(mean)} and std {jnp.shape(std)} must "
+            "have one shape."
+        )
     return -0.5 * ((targets - mean) / std) ** 2 - jnp.log(std) - 0.5 * LOG_2PI
 
 

@@ -71,7 +71,7 @@ class DualSystem(AbstractSystem):
         square = np.bincount(rows.output, rows.targets**2, minlength=count)
         caps = noise_caps(rows.rank, square, rows.raw_square, self.parameters.epsilon)
         information = np.einsum("lii->l", self.kernels)
-        total = max(square.sum(), rows.rank.sum() / caps.max())
+        total = max(square.sum(), rows.rank.sum() / caps.max()) or 1.0
         return Scales(
             alpha=information / total,
             noise_precision=np.minimum(rows.rank / np.maximum(square, 1e-300), caps),

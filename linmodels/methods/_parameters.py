@@ -30,7 +30,8 @@ class ParameterMap(eqx.Module):
 
     def group_sums(self, values: Float[np.ndarray, " p"]) -> Float[np.ndarray, " L"]:
         """Sums over the penalised coordinates of each group."""
-        return np.bincount(self.group[~self.flat], values, minlength=self.num_groups)
+        sums = np.bincount(self.group[~self.flat], values, minlength=self.num_groups)
+        return sums.astype(np.float64)
 
     def pull(self, values: Float[np.ndarray, "d ..."]) -> Float[np.ndarray, "r ..."]:
         """Fᵀ times parameters' cofactors (sums such as ΦᵀBy)."""

@@ -48,7 +48,7 @@ class PrimalSystem(AbstractSystem):
         caps = noise_caps(
             self.moments.rank, square, self.moments.raw_square, self.parameters.epsilon
         )
-        total = max(square.sum(), self.moments.rank.sum() / caps.max())
+        total = max(square.sum(), self.moments.rank.sum() / caps.max()) or 1.0
         return Scales(
             alpha=information / total,
             noise_precision=np.minimum(self.moments.rank / np.maximum(square, 1e-300), caps),
@@ -150,7 +150,7 @@ class PrimalSystem(AbstractSystem):
         if flat.any():
             solve = np.linalg.solve(flat_gram, self.moments.cross[0][flat])
             cross = cross - self.moments.gram[0][np.ix_(~flat, flat)] @ solve
-        kept = values > len(values) * np.finfo(float).eps * max(values[-1], 0)
+        kept = values > len(values) * np.finfo(float).eps * values.max(initial=0)
         squares = np.where(kept, (vectors.T @ cross) ** 2 / np.where(kept, values, 1), 0)
         return Spectrum(
             eigenvalues=np.where(kept, values, 0),
