@@ -58,7 +58,8 @@ def save(name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[s
 
 def _environment() -> str:
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
+    described = subprocess.run(git, check=False, capture_output=True, text=True)
+    commit = described.stdout.strip() or "unknown"
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     return (
         f"{_processor()}, {os.cpu_count()} cores; {platform.system()}, Python "

@@ -74,7 +74,8 @@ def main() -> None:
     """Runs both and saves the table."""
     path = Path(os.environ["LINMODELS_DATA"]) / TABLE
     if sys.argv[1:] == ["limit"]:
-        return streamed_gram(path)
+        streamed_gram(path)
+        return
     imports = "import jax.numpy, lineax, linmodels, linmodels.cli, pyarrow.parquet"
     ours_idle = run([sys.executable, "-c", imports + "; jax.numpy.zeros(1)"])["peak"]
     limit_idle = run([sys.executable, "-c", "import numpy, pyarrow.parquet"])["peak"]
