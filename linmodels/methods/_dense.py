@@ -23,6 +23,31 @@ def symmetric(upper: Float[np.ndarray, "... d d"]) -> Float[np.ndarray, "... d d
     return np.triu(upper) + np.swapaxes(np.triu(upper, 1), -1, -2)
 
 
+def cholesky_above(
+    matrix: Float[np.ndarray, "d d"], smallest: float
+) -> tuple[Float[np.ndarray, "d d"], Float[np.ndarray, "d q"]]:
+    """L with LLᵀ = matrix, whose eigenvalues are known to be at least `smallest` > 0.
+
+    Where rounding of the large eigenvalues would swamp `smallest`, those that are no more than
+    rounding become `smallest`.
+
+    Returns:
+        L, and the eigenvectors of such eigenvalues (as a rule none, q = 0).
+    """
+    rounding = len(matrix) * np.finfo(float).eps * np.diag(matrix).max(initial=0.0)
+    try:
+        lower = scipy.linalg.cholesky(matrix, lower=True)
+        if rounding <= 1e-3 * np.diag(lower).min(initial=np.inf) ** 2:
+            return lower, np.zeros((len(matrix), 0))
+    except scipy.linalg.LinAlgError:
+        pass
+    values, vectors = np.linalg.eigh(matrix)
+    lost = values <= smallest + len(matrix) * np.finfo(float).eps * values[-1]
+    roots = np.sqrt(np.where(lost, smallest, values))
+    upper = np.linalg.qr(roots[:, None] * vectors.T, mode="r")
+    return (np.sign(np.diag(upper))[:, None] * upper).T, vectors[:, lost]
+
+
 def inverse_from_cholesky(lower: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
     """(LLᵀ)⁻¹."""
     inverse, _ = lapack.dpotri(lower, lower=True)  # pyright: ignore[reportAttributeAccessIssue]

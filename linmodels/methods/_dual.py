@@ -116,6 +116,7 @@ class DualSystem(AbstractSystem):
         matrix = np.tensordot(1 / alpha, self.kernels, 1) * root_beta * root_beta[:, None]
         matrix = _project(basis, matrix)
         matrix[np.diag_indices_from(matrix)] += 1
+        _require_resolved(matrix)
         lower = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True)
         targets = root_beta * self.rows.targets
         return _Kernel(lower, basis, triangle, targets, root_beta)
@@ -224,6 +225,21 @@ class DualSystem(AbstractSystem):
             flat_log_determinant=float(2 * np.log(np.abs(np.diag(triangle))).sum()),
             rank=float(rows.rank[0]),
             log_determinant=rows.log_determinant,
+        )
+
+
+def _require_resolved(matrix: np.ndarray) -> None:
+    """Refuses V = I + WWᵀ where rounding of WWᵀ swamps I and rows are dependent.
+
+    Raises:
+        RuntimeError: as said.
+    """
+    rounding = np.finfo(float).eps * np.diag(matrix).max()
+    if rounding > 0.1 and np.linalg.eigvalsh(matrix)[0] < 10 * len(matrix) * rounding:
+        raise RuntimeError(
+            f"The signal is {np.diag(matrix).max():.1e} times the noise and rows are linearly "
+            'dependent: beyond float64 on the observations\' side. Use Exact(side="primal"), or '
+            "give a larger noise."
         )
 
 

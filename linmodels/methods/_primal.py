@@ -10,7 +10,7 @@ from jaxtyping import Float
 from linmodels._likelihoods import LOG_2PI
 from linmodels._posterior import Posterior, posterior_from_arrays
 from linmodels._priors import GaussianPrior
-from linmodels.methods._dense import inverse_from_cholesky, inverse_triangle
+from linmodels.methods._dense import cholesky_above, inverse_from_cholesky, inverse_triangle
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales
 from linmodels.methods._moments import Moments
 from linmodels.methods._parameters import ParameterMap, noise_caps
@@ -86,8 +86,12 @@ class PrimalSystem(AbstractSystem):
         scale = self.parameters.scale(alpha)
         precision = np.tensordot(beta, self.moments.gram, 1) * scale * scale[:, None]
         precision[np.diag_indices_from(precision)] += ~self._flat
-        lower = scipy.linalg.cholesky(precision, lower=True, overwrite_a=True)
-        mean = scipy.linalg.cho_solve((lower, True), scale * (beta @ self.moments.cross))
+        inner = precision[np.ix_(self._flat, self._flat)]
+        smallest = float(np.min(np.linalg.eigvalsh(inner), initial=1.0))
+        lower, null = cholesky_above(precision, smallest)
+        cross = scale * (beta @ self.moments.cross)
+        mean = scipy.linalg.cho_solve((lower, True), cross - null @ (null.T @ cross))
+        mean -= null @ (null.T @ mean)
         return _Factorised(lower, mean, scale)
 
     def _terms(self, solved: _Factorised, alpha, beta) -> EvidenceTerms:
@@ -96,6 +100,10 @@ class PrimalSystem(AbstractSystem):
             [self._data_dimension(inverse, g, solved.scale) for g in self.moments.gram]
         )
         by_output *= beta[:, None]
+        if len(beta) == 1:
+            # (H⁻¹M)_ii = 1 − (H⁻¹)_ii has no cancellation where it is not small.
+            total = 1 - np.diag(inverse) * ~self._flat
+            by_output = np.where(total > 1e-3, total, by_output)
         pen, weights = ~self._flat, solved.scale * solved.mean
         residual = self.moments.square - 2 * self.moments.cross @ weights
         residual = np.maximum(residual + (self.moments.gram @ weights) @ weights, 0)
