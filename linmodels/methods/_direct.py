@@ -195,7 +195,7 @@ def _solve_dual(design, targets, noise, prior_noise, flat) -> _Solved:
 
 
 def _dual_root(design, inner, lower, inverse, basis, triangle, flat):
-    """I + U Vᵀ with square (I + WᵀW)⁻¹; see `DualSystem`."""
+    """D + U Vᵀ with square (I + WᵀW)⁻¹; see `DualSystem`."""
     identity, where = jnp.eye(len(lower), dtype=lower.dtype), np.flatnonzero(flat)
     left = -(inner.T @ inverse.T)
     right = (solve_triangular(lower + identity, inner, lower=True)).T
@@ -203,12 +203,12 @@ def _dual_root(design, inner, lower, inverse, basis, triangle, flat):
         root = solve_triangular(triangle, jnp.eye(len(where), dtype=lower.dtype))
         regression = root @ (basis.T @ design)
         bottom = -(regression + (regression @ left) @ right.T)
-        bottom = bottom.at[:, where].set(root - jnp.eye(len(where), dtype=lower.dtype))
+        bottom = bottom.at[:, where].set(root)
         unit = jnp.zeros((len(left), len(where)), lower.dtype)
         unit = unit.at[where, np.arange(len(where))].set(1)
         left = jnp.concatenate([left, unit], 1)
         right = jnp.concatenate([right, bottom.T], 1)
-    return LowRankUpdate(jnp.ones(len(left), lower.dtype), left, right)
+    return LowRankUpdate(jnp.asarray(~flat, lower.dtype), left, right)
 
 
 def _compose(units: Array, root: Any) -> Any:

@@ -164,10 +164,11 @@ class DualSystem(AbstractSystem):
         return self.parameters.push(coordinates, self.rows.shift, centred=centred)
 
     def _covariance_factor(self, kernel: _Kernel, alpha) -> lx.AbstractLinearOperator:
-        """F α^{-½} (I + U Vᵀ): never a d' × d' matrix.
+        """F α^{-½} (D + U Vᵀ): never a d' × d' matrix.
 
         I − Wᵀ L⁻ᵀ(L + I)⁻¹ W is a square root of (I + WᵀW)⁻¹ (Andrews, 1968); rows for flat
-        parameters follow from their regression on the others.
+        parameters follow from their regression on the others. D is 1, and 0 for flat parameters,
+        whose spread may be anything beside 1.
         """
         scale, flat = self.parameters.scale(alpha), self.parameters.flat
         dtype = jnp.result_type(float)
@@ -188,7 +189,8 @@ class DualSystem(AbstractSystem):
             regression[:, columns] = kernel.basis.T @ whitened
         if num_flat:
             self._flat_rows_of_factor(kernel, regression, scale, left, right)
-        update = LowRankUpdate(jnp.ones(size, dtype), jnp.asarray(left), jnp.asarray(right))
+        diagonal = jnp.asarray(~flat, dtype)
+        update = LowRankUpdate(diagonal, jnp.asarray(left), jnp.asarray(right))
         root = self.parameters.root
         if root is None:
             outermost = lx.DiagonalLinearOperator(jnp.asarray(scale, dtype))
@@ -199,7 +201,7 @@ class DualSystem(AbstractSystem):
         return outermost @ update
 
     def _flat_rows_of_factor(self, kernel, regression, scale, left, right) -> None:
-        """θ_f = G^{-½} x_f − C x_p: the rows of I + U Vᵀ for flat parameters, in place."""
+        """θ_f = G^{-½} x_f − C x_p: the rows of D + U Vᵀ for flat parameters, in place."""
         flat, count = self.parameters.flat, len(kernel.lower)
         root = scipy.linalg.solve_triangular(kernel.triangle, np.eye(len(regression)))
         regression = root @ regression
@@ -208,7 +210,7 @@ class DualSystem(AbstractSystem):
         update = regression @ left[:, :count].astype(np.float64)
         left[np.flatnonzero(flat), count + np.arange(len(regression))] = 1
         right[:, count:] = -(regression + update @ right[:, :count].T.astype(np.float64)).T
-        right[flat, count:] = (root - np.eye(len(regression))).T
+        right[flat, count:] = root.T
 
     @cached_property
     def _spectrum(self) -> Spectrum:
