@@ -13,6 +13,7 @@ from linmodels._columns import unstandardising_matrix as unstandardising_matrix
 from linmodels._em import EvidenceState as EvidenceState
 from linmodels._em import maximise_evidence as maximise_evidence
 from linmodels._infer import Fit as Fit
+from linmodels._infer import FitError as FitError
 from linmodels._infer import infer as infer
 from linmodels._infer import log_evidence as log_evidence
 from linmodels._leave_one_out import LeaveOneOut as LeaveOneOut

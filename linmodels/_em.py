@@ -84,7 +84,7 @@ def maximise_evidence(
 
     Raises:
         ValueError: data that do not fit or are not finite, a missing key, traced arguments.
-        RuntimeError: not settled after `max_steps`, or not finite, and `throw`.
+        FitError: not settled after `max_steps`, or not finite, and `throw`.
     """
     require_arguments(data, prior, method, num_samples, key)
     require_untraced(data, "maximise_evidence")
@@ -103,7 +103,7 @@ def maximise_evidence(
         state = _accelerated(update, state, tolerance)
         if callback is not None:
             callback(state)
-    return _finish(data, method, system, update, state, tolerance, throw)
+    return _finish(data, method, system, likelihood.learn, update, state, tolerance, throw)
 
 
 def _start(
@@ -200,7 +200,7 @@ def _step(
     old = Hyperparameters(state.alpha, state.noise_precision)
     terms = system.evaluate(*old)
     new = mackay(old, terms, scales, learn_noise)
-    change = max(np.abs(np.log(a / b)).max() for a, b in zip(new, old))
+    change = max(np.abs(np.log(a / b)).max() for a, b in zip(new, old, strict=True))
     return EvidenceState(
         state.step + 1,
         new.alpha,
@@ -216,13 +216,12 @@ def _finish(
     data: Data,
     method: AbstractMethod,
     system: AbstractSystem,
+    learn_noise: bool,
     update: Callable[[EvidenceState], EvidenceState],
     state: EvidenceState,
     tolerance: float,
     throw: bool,
 ) -> Fit:
-    example = example_batch(data)
-    likelihood = gaussian(example.likelihood)
     following = update(state)
     found = Hyperparameters(state.alpha, state.noise_precision)
     terms, posterior = system.solve(*found)
@@ -236,11 +235,11 @@ def _finish(
         method,
         system.reason,
         system.prior.with_alpha(state.alpha if grouped else state.alpha[0]),
-        likelihood.known(state.noise_precision, example.targets),
+        state.noise_precision,
         terms,
         posterior,
         steps=state.step,
-        flags=flags(found, growth, system.scales(), likelihood.learn),
+        flags=flags(found, growth, system.scales(), learn_noise),
         result=RESULTS.successful if state.settled(tolerance) else RESULTS.max_steps_reached,
         throw=throw,
     )

@@ -27,6 +27,8 @@ class Fit(eqx.Module):
         likelihood: with the noise precision in force.
         log_evidence: log p(y | α, B) in nats; flat parameters are integrated with density 1.
         effective_dimension: γ, the number of penalised parameters that the data determine.
+        noise_scale: learned β, by which the given likelihood's precision was multiplied, (C,);
+            1 where it is known.
         num_observations: n.
         result: how the computation ended.
         method: of inference; `reason` says why it was chosen.
@@ -39,12 +41,21 @@ class Fit(eqx.Module):
     likelihood: Gaussian
     log_evidence: Float[Array, ""]
     effective_dimension: Float[Array, ""]
+    noise_scale: Float[Array, " C"]
     num_observations: int = eqx.field(static=True)
     result: RESULTS
     method: AbstractMethod
     reason: str = eqx.field(static=True)
     steps: int = eqx.field(static=True, default=0)
     flags: tuple[Flag, ...] = eqx.field(static=True, default=())
+
+
+class FitError(RuntimeError):
+    """A fit that did not end well; `fit` is what there is of it."""
+
+    def __init__(self, message: str, fit: Fit):
+        super().__init__(message)
+        self.fit = fit
 
 
 def infer(
@@ -73,7 +84,7 @@ def infer(
 
     Raises:
         ValueError: unknown hyperparameters, a missing key, data that do not fit or are not finite.
-        RuntimeError: the posterior is not finite and `throw`.
+        FitError: the posterior is not finite and `throw`.
 
     >>> import jax.numpy as jnp, lineax as lx
     >>> design = lx.MatrixLinearOperator(jnp.array([[1.0], [2.0]]))
@@ -94,9 +105,10 @@ def infer(
     method = Exact() if method is None else method
     system = method.prepare(data, prior, num_samples=num_samples, key=key)
     alpha = _per_group(prior, parameter_structure(example.design.in_structure()))
-    terms, posterior = system.solve(alpha, np.ones(1))
+    beta = np.ones(1)
+    terms, posterior = system.solve(alpha, beta)
     settled = system.prior.with_alpha(prior.alpha)
-    return finish(data, method, system.reason, settled, likelihood, terms, posterior, throw=throw)
+    return finish(data, method, system.reason, settled, beta, terms, posterior, throw=throw)
 
 
 def log_evidence(
@@ -121,7 +133,7 @@ def finish(
     method: AbstractMethod,
     reason: str,
     prior: GaussianPrior,
-    likelihood: Gaussian,
+    noise_scale: Float[np.ndarray, " C"],
     terms: EvidenceTerms,
     posterior: Posterior,
     *,
@@ -135,6 +147,8 @@ def finish(
     evidence = jnp.asarray(terms.log_evidence, dtype)
     finite = _all_finite((posterior.mean, posterior.deviations, evidence))
     result = RESULTS.where(finite, result, RESULTS.non_finite)
+    example = example_batch(data)
+    likelihood = gaussian(example.likelihood).known(noise_scale, example.targets)
     posterior = eqx.tree_at(lambda p: p.likelihood, posterior, likelihood)
     fit = Fit(
         posterior,
@@ -142,6 +156,7 @@ def finish(
         likelihood,
         evidence,
         jnp.asarray(jnp.sum(jnp.asarray(terms.group_dimension)), dtype),
+        jnp.asarray(noise_scale, dtype),
         data.num_observations,
         result,
         method,
@@ -150,7 +165,7 @@ def finish(
         flags,
     )
     if throw and not is_traced(evidence) and result != RESULTS.successful:
-        raise RuntimeError(f"{RESULTS[result]} Pass throw=False to get the fit as it is.")
+        raise FitError(f"{RESULTS[result]} The fit as it is: `error.fit`, or throw=False.", fit)
     return fit
 
 

@@ -69,9 +69,7 @@ def _leave_out_batch(observe, arrays, shared, fit):
 
 def _leave_out(data: Observations, fit: Fit) -> LeaveOneOut:
     count = data._require_observation_axis("leave_one_out")
-    likelihood = gaussian(data.likelihood)
-    if likelihood.learn:
-        likelihood = fit.likelihood
+    likelihood = gaussian(data.likelihood).known(fit.noise_scale, data.targets)
     if likelihood.covers_all_targets(data.targets):
         raise ValueError("leave_one_out needs noise that is independent between observations.")
     mean = fit.posterior.predict(data.design, data.offset).mean
@@ -110,7 +108,7 @@ def _roots(data: Observations, fit: Fit, count: int) -> Float[Array, "n m r"]:
     rows = jax.vmap(factor.T.mv)(matrix)
     by_leaf = [jnp.arange(leaf.size).reshape(count, -1) for leaf in jax.tree.leaves(data.targets)]
     sizes = np.cumsum([0] + [leaf.size for leaf in jax.tree.leaves(data.targets)])
-    index = jnp.concatenate([i + int(s) for i, s in zip(by_leaf, sizes)], axis=1)
+    index = jnp.concatenate([i + int(s) for i, s in zip(by_leaf, sizes[:-1], strict=True)], axis=1)
     return rows[index]
 
 

@@ -171,7 +171,7 @@ class Gaussian(AbstractLikelihood):
         residual = jax.tree.map(lambda y, f: y - f, targets, outputs)
         return self.root_transpose_product(outputs, self.root_product(outputs, residual))
 
-    def known(self, scale: Float[np.ndarray, " outputs"], outputs: PyTree) -> "Gaussian":
+    def known(self, scale: Float[Any, " C"], outputs: PyTree) -> "Gaussian":
         """The likelihood with its learned scale β put in: B = β B₀.
 
         Args:

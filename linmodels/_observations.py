@@ -262,7 +262,10 @@ Data = Observations | Batched
 
 
 def example_batch(data: Data) -> Observations:
-    """Structure of the observations of one batch (all of them for `Observations`), no data."""
+    """The likelihood of the first batch and the structure of its observations, without the data.
+
+    `Observations` are their own example.
+    """
     if isinstance(data, Observations):
         return data
 
@@ -272,7 +275,14 @@ def example_batch(data: Data) -> Observations:
             raise ValueError(f"observe must return Observations, got {type(observations)}.")
         return observations.reweighted(mask)
 
-    return eqx.filter_eval_shape(observe, *data.padded(0))
+    example = eqx.filter_eval_shape(observe, *data.padded(0))
+    likelihood = _likelihood(data.observe, data.read(0), data.shared)
+    return eqx.tree_at(lambda o: o.likelihood, example, likelihood)
+
+
+@eqx.filter_jit
+def _likelihood(observe, arrays, shared) -> AbstractLikelihood:
+    return observe(*arrays, *shared).likelihood
 
 
 def require_untraced(data: Data, action: str) -> None:
