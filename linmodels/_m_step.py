@@ -66,8 +66,11 @@ def flags(
     found = _flags(FlagKind.NOTHING_OBSERVED, unseen)
     found += _flags(FlagKind.PRIOR_PRECISION_INFINITE, ~unseen & runaway)
     if learn_noise:
+        seen = scales.rank > 0
         capped = current.beta >= 0.99 * scales.max_noise_precision
-        found += _flags(FlagKind.NOISE_PRECISION_INFINITE, capped | (growth.beta >= RUNAWAY / 2))
+        runaway = capped | (growth.beta >= RUNAWAY / 2)
+        found += _flags(FlagKind.NOTHING_OBSERVED, ~seen)
+        found += _flags(FlagKind.NOISE_PRECISION_INFINITE, seen & runaway)
     return found
 
 
