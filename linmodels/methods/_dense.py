@@ -1,5 +1,7 @@
 """Dense float64 products and factorisations on the host that NumPy does not have."""
 
+from typing import NamedTuple
+
 import numpy as np
 import scipy.linalg
 from jaxtyping import Float
@@ -23,29 +25,49 @@ def symmetric(upper: Float[np.ndarray, "... d d"]) -> Float[np.ndarray, "... d d
     return np.triu(upper) + np.swapaxes(np.triu(upper, 1), -1, -2)
 
 
-def cholesky_above(
-    matrix: Float[np.ndarray, "d d"], smallest: float
-) -> tuple[Float[np.ndarray, "d d"], Float[np.ndarray, "d q"]]:
+class Factor(NamedTuple):
+    """H = LLᵀ, and the directions N in which H is known only by a lower bound (as a rule none).
+
+    Right-hand sides become (I − N Mᵀ) b, solutions (I − M Nᵀ) x; MᵀN = I.
+    """
+
+    lower: Float[np.ndarray, "d d"]
+    left: Float[np.ndarray, "d q"]
+    """N"""
+    right: Float[np.ndarray, "d q"]
+    """M"""
+
+    def solve(self, cofactors: Float[np.ndarray, " d"]) -> Float[np.ndarray, " d"]:
+        """H⁻¹b, with nothing of b or of the answer along the lost directions."""
+        seen = cofactors - self.left @ (self.right.T @ cofactors)
+        solution = scipy.linalg.cho_solve((self.lower, True), seen)
+        return solution - self.right @ (self.left.T @ solution)
+
+
+def cholesky_above(matrix: Float[np.ndarray, "d d"], smallest: float) -> Factor:
     """L with LLᵀ = matrix, whose eigenvalues are known to be at least `smallest` > 0.
 
     Where rounding of the large eigenvalues would swamp `smallest`, those that are no more than
-    rounding become `smallest`.
-
-    Returns:
-        L, and the eigenvectors of such eigenvalues (as a rule none, q = 0).
+    rounding become `smallest`. Eigenvalues are those of the matrix scaled to a unit diagonal, so
+    that a column's units do not matter.
     """
-    rounding = len(matrix) * np.finfo(float).eps * np.diag(matrix).max(initial=0.0)
+    scale, rounding = np.sqrt(np.diag(matrix)), len(matrix) * np.finfo(float).eps
+    scaled = matrix / scale / scale[:, None]
     try:
-        lower = scipy.linalg.cholesky(matrix, lower=True)
-        if rounding <= 1e-3 * np.diag(lower).min(initial=np.inf) ** 2:
-            return lower, np.zeros((len(matrix), 0))
+        lower = scale[:, None] * scipy.linalg.cholesky(scaled, lower=True)
+        if rounding <= 1e-3 * np.min(np.diag(lower) / scale, initial=1.0) ** 2:
+            return Factor(lower, *np.zeros((2, len(matrix), 0)))
     except scipy.linalg.LinAlgError:
         pass
-    values, vectors = np.linalg.eigh(matrix)
-    lost = values <= smallest + len(matrix) * np.finfo(float).eps * values[-1]
-    roots = np.sqrt(np.where(lost, smallest, values))
-    upper = np.linalg.qr(roots[:, None] * vectors.T, mode="r")
-    return (np.sign(np.diag(upper))[:, None] * upper).T, vectors[:, lost]
+    values, vectors = np.linalg.eigh(scaled)
+    floor = smallest * np.sum((vectors / scale[:, None]) ** 2, 0)
+    lost = values <= floor + rounding * values[-1]
+    kept, null = vectors[:, ~lost], vectors[:, lost]
+    bound = np.linalg.qr(np.sqrt(smallest) * null / scale[:, None], mode="r")
+    rows = np.concatenate([np.sqrt(values[~lost])[:, None] * kept.T, bound @ null.T])
+    upper = np.linalg.qr(rows * scale, mode="r")
+    lower = (np.sign(np.diag(upper))[:, None] * upper).T
+    return Factor(lower, scale[:, None] * null, null / scale[:, None])
 
 
 def inverse_from_cholesky(lower: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:

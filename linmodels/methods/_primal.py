@@ -88,11 +88,9 @@ class PrimalSystem(AbstractSystem):
         precision[np.diag_indices_from(precision)] += ~self._flat
         inner = precision[np.ix_(self._flat, self._flat)]
         smallest = float(np.min(np.linalg.eigvalsh(inner), initial=1.0))
-        lower, null = cholesky_above(precision, smallest)
-        cross = scale * (beta @ self.moments.cross)
-        mean = scipy.linalg.cho_solve((lower, True), cross - null @ (null.T @ cross))
-        mean -= null @ (null.T @ mean)
-        return _Factorised(lower, mean, scale)
+        factor = cholesky_above(precision, smallest)
+        mean = factor.solve(scale * (beta @ self.moments.cross))
+        return _Factorised(factor.lower, mean, scale)
 
     def _terms(self, solved: _Factorised, alpha, beta) -> EvidenceTerms:
         inverse = inverse_from_cholesky(solved.lower)
