@@ -54,7 +54,7 @@ def whitened_rows(
         return
     for index in range(len(data.batches)):
         arrays, mask = data.padded(index)
-        first = index * data.batch_size
+        first = np.asarray(index * data.batch_size)  # an array: a number would compile anew
         yield _whiten_batch(data.observe, arrays, mask, data.shared, mean, first, num_samples, key)
 
 
