@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import lineax as lx
 import numpy as np
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from linmodels._likelihoods import LOG_2PI
 from linmodels._observations import Data, Observations
@@ -53,12 +53,15 @@ class DirectSystem(AbstractSystem):
         """
         raise ValueError("Learning hyperparameters is a Python loop: call it outside jit and grad.")
 
-    def evaluate(self, alpha: Array, beta: Array) -> EvidenceTerms:
+    def evaluate(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> EvidenceTerms:
         """The evidence at α (L,), β (C,)."""
         return self.solve(alpha, beta)[0]
 
-    def solve(self, alpha: Array, beta: Array) -> tuple[EvidenceTerms, Posterior]:
+    def solve(
+        self, alpha: Float[Any, " L"], beta: Float[Any, " C"]
+    ) -> tuple[EvidenceTerms, Posterior]:
         """The evidence and the posterior."""
+        alpha, beta = (jnp.asarray(x, self.rows.design.dtype) for x in (alpha, beta))
         root, flat, (group, count) = self._prior_arrays()
         scale = jnp.where(flat, 1.0, alpha[group] ** -0.5)
         root_beta = jnp.sqrt(beta)[self.rows.output]

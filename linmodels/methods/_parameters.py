@@ -71,6 +71,17 @@ def parameter_map(prior: GaussianPrior, structure: PyTree) -> ParameterMap:
     return ParameterMap(structure, root, flat, group, num_groups)
 
 
+ROUNDING = 64 * np.finfo(float).eps
+"""Residual sums of squares below this, relative to those of the targets, are rounding."""
+
+
+def known_residual(
+    residual: Float[np.ndarray, "..."] | float, square: Float[np.ndarray, "..."] | float
+) -> Float[np.ndarray, "..."]:
+    """A residual sum of squares from moments; 0 where it is rounding of the targets'."""
+    return np.where(residual > ROUNDING * np.asarray(square), residual, 0.0)
+
+
 def noise_caps(
     rank: Float[np.ndarray, " C"],
     square: Float[np.ndarray, " C"],
@@ -88,9 +99,7 @@ def noise_caps(
         raw_square: the same before centring.
         epsilon: spacing of the targets' dtype.
     """
-    floor = np.maximum(
-        max(epsilon**1.5, 64 * np.finfo(float).eps) * square, epsilon**2 / 16 * raw_square
-    )
+    floor = np.maximum(max(epsilon**1.5, ROUNDING) * square, epsilon**2 / 16 * raw_square)
     return np.maximum(rank, 1) / np.where(floor > 0, floor, 1.0)
 
 

@@ -13,7 +13,7 @@ from linmodels._priors import GaussianPrior
 from linmodels.methods._dense import cholesky_above, inverse_from_cholesky, inverse_triangle
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales
 from linmodels.methods._moments import Moments
-from linmodels.methods._parameters import ParameterMap, noise_caps
+from linmodels.methods._parameters import ParameterMap, known_residual, noise_caps
 from linmodels.methods._spectrum import Spectrum
 
 
@@ -104,7 +104,8 @@ class PrimalSystem(AbstractSystem):
             by_output = np.where(total > 1e-3, total, by_output)
         pen, weights = ~self._flat, solved.scale * solved.mean
         residual = self.moments.square - 2 * self.moments.cross @ weights
-        residual = np.maximum(residual + (self.moments.gram @ weights) @ weights, 0)
+        residual = residual + (self.moments.gram @ weights) @ weights
+        residual = known_residual(residual, self.moments.square)
         norm = self.parameters.group_sums(solved.mean[pen] ** 2)
         num_flat = int(self._flat.sum())
         log_evidence = 0.5 * (
@@ -158,10 +159,11 @@ class PrimalSystem(AbstractSystem):
             cross = cross - self.moments.gram[0][np.ix_(~flat, flat)] @ solve
         kept = values > len(values) * np.finfo(float).eps * values.max(initial=0)
         squares = np.where(kept, (vectors.T @ cross) ** 2 / np.where(kept, values, 1), 0)
+        total = self._centred_squares()[0]
         return Spectrum(
             eigenvalues=np.where(kept, values, 0),
             squares=squares,
-            remainder=max(float(self._centred_squares()[0] - squares.sum()), 0.0),
+            remainder=float(known_residual(total - squares.sum(), total)),
             num_flat=int(flat.sum()),
             flat_log_determinant=float(np.linalg.slogdet(flat_gram)[1]) if flat.any() else 0.0,
             rank=float(self.moments.rank[0]),
