@@ -207,7 +207,7 @@ def unstandardise(
     return raw, np.asarray(np.asarray(intercept, dtype=np.float64) - raw @ scaling.centre)
 
 
-def unstandardising_matrix(scaling: ColumnScaling) -> Float[np.ndarray, "d+1 d+1"]:
+def unstandardising_matrix(scaling: ColumnScaling) -> Float[np.ndarray, "size size"]:
     """The map of `unstandardise` as a matrix, for `Posterior.contrast`.
 
     It acts on (coefficients, intercept). Its first d rows give the coefficients in the data's own

@@ -50,6 +50,7 @@ class CsvTable(Table):
             return reader.schema.names
 
     def _strings(self, columns: Sequence[str]) -> Iterator[Any]:
+        import pyarrow as pa
         from pyarrow import csv
 
         convert = csv.ConvertOptions(

@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from scipy.special import ndtri
 
 import linmodels as lm
 from linmodels import plots
+from linmodels.cli._errors import InputError
 from linmodels.cli._progress import Progress
 from linmodels.cli._report import HeldOutSums, held_out_lines, print_lines, settings
 from linmodels.data import WeeklyCO2, load_co2
@@ -70,8 +72,14 @@ def _smooth(age: Float[np.ndarray, " n"], scale: float) -> Float[np.ndarray, "n 
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Carries out `linmodels demo`: fits, prints the table and draws the picture."""
+    """Carries out `linmodels demo`: fits, prints the table and draws the picture.
+
+    Raises:
+        InputError: the picture cannot be written.
+    """
     started = time.perf_counter()
+    if not arguments.out.parent.is_dir():
+        raise InputError(f"--out {arguments.out}: there is no folder {arguments.out.parent}.")
     weeks = load_co2()
     years = 1970 + weeks.date.astype("datetime64[D]").astype(float) / 365.2425
     seen = ~np.isnan(weeks.co2)
@@ -126,14 +134,18 @@ def _draw(fit: lm.Fit, made: Features, weeks: WeeklyCO2, held_out: np.ndarray, o
     shown = weeks.date >= np.datetime64("1975")
     prediction = fit.posterior.predict(_operator(made, shown))
     lower, upper = prediction.interval(0.9)
-    plots.plot_forecast(
+    draw = partial(
+        plots.plot_forecast,
         weeks.date[shown],
         weeks.co2[shown],
         held_out[shown],
         np.asarray(prediction.mean),
         np.asarray(lower),
         np.asarray(upper),
-        path=out,
         title="Atmospheric CO₂ at Mauna Loa: ten years forecast from the weeks before",
         label="CO₂ (ppm)",
     )
+    try:
+        draw(path=out)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--out {out}: cannot be written: {error}") from error

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
 
@@ -91,8 +92,9 @@ def evaluate_held_out(fit: lm.Fit, rows: EncodedRows, encoding: Encoding) -> Hel
     scale = encoding.target_scale
     for mean, std, targets in _held_out_predictions(fit, rows, encoding):
         inside = np.abs(targets - mean) <= width * std
-        log_prob = np.asarray(lm.metrics.gaussian_log_prob(targets, mean, std)) - np.log(scale)
-        sums.add(log_prob, inside, (targets - mean) * scale)
+        arrays = map(jnp.asarray, (targets, mean, std))
+        log_prob = np.asarray(lm.metrics.gaussian_log_prob(*arrays), np.float64)
+        sums.add(log_prob - np.log(scale), inside, (targets - mean) * scale)
     return sums.result()
 
 

@@ -28,8 +28,7 @@ def run(arguments: Namespace) -> None:
     """
     kind = table_kind(arguments.out)
     posterior, encoding = load_model(arguments.model)
-    text = [column.name for column in encoding.columns if column.kind == "categorical"]
-    table = open_table(arguments.table, text=text)
+    table = open_table(arguments.table, text=_text_columns(encoding))
     _refuse_columns(table, encoding, arguments.out)
     batches = predictions(posterior, encoding, table, arguments.level)
     with open_writer(arguments.out, kind) as write:
@@ -59,6 +58,15 @@ def predictions(
         for name, column in zip(_added(encoding), columns, strict=True):
             batch = batch.append_column(name, column)
         yield batch
+
+
+def _text_columns(encoding: Encoding) -> list[str]:
+    """Columns of a CSV to take as they are spelt; booleans are spelt in many ways."""
+    return [
+        column.name
+        for column in encoding.columns
+        if column.kind == "categorical" and not {"false", "true"} >= set(column.levels)
+    ]
 
 
 def _added(encoding: Encoding) -> list[str]:

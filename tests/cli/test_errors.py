@@ -1,0 +1,203 @@
+"""Whatever cannot be used: a message that names it, exit code 2, nothing written."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from linmodels.cli import main
+
+
+@pytest.fixture(scope="module")
+def fitted(frame, tmp_path_factory):
+    """A model and the table it was fitted to."""
+    folder = tmp_path_factory.mktemp("fitted")
+    frame.to_parquet(folder / "t.parquet")
+    arguments = ["--target", "price", "--drop", "when", "--out", str(folder / "model")]
+    assert main(["fit", str(folder / "t.parquet"), *arguments]) == 0
+    return folder
+
+
+def refused(capsys, *arguments) -> str:
+    """Runs the command, which must fail; what it said."""
+    assert main([str(argument) for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("linmodels: error: ")
+    assert "Traceback" not in captured.err
+    assert not captured.out
+    return captured.err
+
+
+CHANGES = {
+    "missing number": (lambda f: f.assign(size=f["size"].where(f.index != 6)), "'size'.*row 7:"),
+    "missing text": (lambda f: f.assign(city=f.city.where(f.index != 9)), "'city'.*row 10:"),
+    "missing time": (lambda f: f.assign(when=f.when.where(f.index != 99)), "'when'.*row 100:"),
+    "missing target": (lambda f: f.assign(price=f.price.where(f.index != 0)), "'price'.*row 1:"),
+    "infinite": (lambda f: f.assign(size=f["size"].where(f.index != 3, np.inf)), "'size'.*row 4"),
+    "text target": (lambda f: f.assign(price="dear"), "price: .*not numbers.*'dear'"),
+    "no target": (lambda f: f.drop(columns="price"), "--target price: .*no such column.*city"),
+    "only target": (lambda f: f[["price"]], "no column is left"),
+    "no rows": (lambda f: f[:0], "has no rows"),
+    "one row": (lambda f: f[:1], "at least two"),
+    "no values": (lambda f: f.assign(size=np.nan), "'size'.*row 1:"),
+}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_unusable_values_are_named(frame, write, capsys, tmp_path, change, kind):
+    spoil, message = CHANGES[change]
+    table = write(spoil(frame), f"t.{kind}")
+    said = refused(capsys, "fit", table, "--target", "price", "--out", tmp_path / "m")
+    assert pd.Series([said]).str.contains(message, regex=True).all(), said
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("flag", ["--drop", "--categorical"])
+def test_unknown_columns_are_named(frame, write, capsys, flag):
+    said = refused(capsys, "fit", write(frame, "t.csv"), "--target", "price", flag, "colour")
+    assert f"{flag} colour" in said
+
+
+def test_a_column_without_any_value_cannot_be_imputed(frame, write, capsys):
+    table = write(frame.assign(city=None), "t.parquet")
+    assert "'city'" in refused(capsys, "fit", table, "--target", "price", "--impute")
+
+
+def test_unusable_types_are_named(frame, write, capsys):
+    table = write(frame.assign(tags=[["a"]] * len(frame)), "t.parquet")
+    said = refused(capsys, "fit", table, "--target", "price")
+    assert "'tags' holds list" in said
+    assert "--drop tags" in said
+
+
+def test_too_many_categories_are_refused(frame, write, capsys, monkeypatch):
+    monkeypatch.setattr("linmodels.cli._survey.MOST_COLUMNS", 100)
+    table = write(frame.assign(name=[f"n{i}" for i in range(len(frame))]), "t.csv")
+    assert "'name' has more than 100" in refused(capsys, "fit", table, "--target", "price")
+    monkeypatch.setattr("linmodels.cli._survey.MOST_COLUMNS", 30)
+    said = refused(capsys, "fit", table, "--target", "price", "--drop", "name", "when.x")
+    assert "no such column" in said
+    said = refused(capsys, "fit", write(frame, "t.csv"), "--target", "price")
+    assert "when.hour (24)" in said
+
+
+def test_an_empty_holdout_is_refused(frame, write, capsys):
+    table = write(frame[:5], "t.csv")
+    said = refused(capsys, "fit", table, "--target", "price", "--holdout", "0.0001")
+    assert "--holdout 0.0001" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.xlsx", b"", "ends in .csv"),
+        ("t.parquet", b"not parquet", "cannot be read as parquet"),
+        ("t.npz", b"not npz", "cannot be read as npz"),
+        ("t.csv.gz", b"not gzip", "cannot be read as csv"),
+        ("t.csv", b"", "cannot be read as csv"),
+        ("t.csv", b"a,b\n1,2\n3\n", "Expected 2 columns"),
+        ("t.csv", b"a,a\n1,2\n3,4\n", "two columns are called 'a'"),
+        ("t.csv", b"a,price\n\xff,2\n3,4\n", "UTF8"),
+    ],
+)
+def test_broken_files_are_named(tmp_path, capsys, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    assert message in refused(capsys, "fit", tmp_path / name, "--target", "price")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
+    assert "no such file" in refused(capsys, "fit", tmp_path / "t.csv", "--target", "y")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.ones(3), "y": np.ones(4)}, "different lengths"),
+        ({"x": np.ones((2, 2, 2)), "y": np.ones(2)}, "1-D or 2-D"),
+        ({"x": np.array([{}, {}]), "y": np.ones(2)}, "cannot be read as npz"),
+        ({"x": np.ones(2, complex), "y": np.ones(2)}, "complex128"),
+    ],
+)
+def test_arrays_that_are_no_columns_are_named(tmp_path, capsys, arrays, message):
+    np.savez(tmp_path / "t.npz", **arrays)
+    assert message in refused(capsys, "fit", tmp_path / "t.npz", "--target", "y")
+
+
+def test_a_folder_that_is_no_model_is_not_replaced(frame, write, tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("all of it")
+    table = write(frame, "t.csv")
+    said = refused(capsys, "fit", table, "--target", "price", "--out", tmp_path / "mine")
+    assert "is not a model" in said
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "all of it"
+
+
+NEW = {
+    "category": (lambda f: f.assign(city=["Paris", *f.city[1:]]), "'city'.*'Paris' in row 1 "),
+    "missing": (lambda f: f.assign(city=[None, *f.city[1:]]), "'city' is missing in row 1.*impute"),
+    "text": (lambda f: f.assign(size=["7", "big", *["8"] * (len(f) - 2)]), "'big' in row 2"),
+    "no column": (lambda f: f.drop(columns="size"), "needs the columns size"),
+    "taken": (lambda f: f.assign(price_mean=0.0), "already has a column 'price_mean'"),
+}
+
+
+@pytest.mark.parametrize("change", NEW)
+def test_new_tables_that_do_not_fit_are_refused(frame, write, fitted, tmp_path, capsys, change):
+    spoil, message = NEW[change]
+    out = tmp_path / "out.csv"
+    said = refused(capsys, "predict", fitted / "model", write(spoil(frame), "n.csv"), "--out", out)
+    assert pd.Series([said]).str.contains(message, regex=True).all(), said
+    assert [path.name for path in tmp_path.iterdir()] == ["n.csv"]
+
+
+def _truncate(model):
+    path = model / "posterior.linmodels"
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def _edit(key, new):
+    def edit(model):
+        contents = json.loads((model / "encoding.json").read_text())
+        contents[key] = new
+        (model / "encoding.json").write_text(json.dumps(contents))
+
+    return edit
+
+
+DAMAGE = {
+    "truncated posterior": (_truncate, "damaged"),
+    "no posterior": (lambda m: (m / "posterior.linmodels").unlink(), "damaged"),
+    "no encoding": (lambda m: (m / "encoding.json").unlink(), "not a model"),
+    "no JSON": (lambda m: (m / "encoding.json").write_text("{"), "damaged"),
+    "JSON of something else": (lambda m: (m / "encoding.json").write_text("[1]"), "damaged"),
+    "newer": (_edit("version", 2), "version 2"),
+    "another encoding": (_edit("encoding", {"target": "y"}), "damaged"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_models_are_refused(fitted, tmp_path, capsys, damage):
+    spoil, message = DAMAGE[damage]
+    shutil.copytree(fitted / "model", tmp_path / "model")
+    spoil(tmp_path / "model")
+    table, out = fitted / "t.parquet", tmp_path / "o.csv"
+    assert message in refused(capsys, "predict", tmp_path / "model", table, "--out", out)
+
+
+def test_output_that_cannot_be_written_is_refused(fitted, tmp_path, capsys):
+    predict = ["predict", fitted / "model", fitted / "t.parquet", "--out"]
+    assert "cannot be written" in refused(capsys, *predict, tmp_path / "no" / "o.csv")
+    assert "ends in .csv" in refused(capsys, *predict, tmp_path / "o.txt")
+    assert "the table itself" in refused(capsys, *predict, fitted / "t.parquet")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["fit"], ["fit", "t.csv", "--target", "y", "--holdout", "1"]]
+)
+def test_wrong_arguments_exit_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
