@@ -10,7 +10,6 @@ from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import ravel, unravel
 from linmodels._infer import Fit
-from linmodels._likelihoods import LOG_2PI
 from linmodels._observations import Batched, Data, Observations
 from linmodels._whitening import gaussian
 
@@ -77,13 +76,14 @@ def _leave_out(data: Observations, fit: Fit) -> LeaveOneOut:
     root = _roots(data, fit, count)
     precision = _precisions(likelihood, data.targets, count)
     weights = jnp.ones(count, residual.dtype) if data.weights is None else data.weights
-    left, log_prob = jax.vmap(_one)(root, precision, weights, residual)
+    constant = jax.vmap(ravel)(likelihood.log_constant(data.targets)).sum(1)
+    left, log_prob = jax.vmap(_one)(root, precision, weights, residual, constant)
     one = jax.tree.map(lambda t: jax.ShapeDtypeStruct(t.shape[1:], t.dtype), data.targets)
     return LeaveOneOut(jax.vmap(lambda r: unravel(r, one))(left), log_prob)
 
 
-def _one(root: Array, precision: Array, weight: Array, residual: Array) -> tuple[Array, Array]:
-    """One observation: S = I − wB^½CB^½ in whitened coordinates."""
+def _one(root: Array, precision: Array, weight: Array, residual: Array, constant: Array):
+    """One observation's residual and log-density, with that of its noise at 0."""
     values, vectors = jnp.linalg.eigh(precision)
     half = (vectors * jnp.sqrt(jnp.maximum(values, 0))) @ vectors.T
     covariance = root @ root.T
@@ -92,11 +92,9 @@ def _one(root: Array, precision: Array, weight: Array, residual: Array) -> tuple
     left, remaining = kept @ residual, kept @ covariance
     predictive = identity + half @ remaining @ half
     sign, log_determinant = jnp.linalg.slogdet(predictive)
-    seen = values > 0
-    log_noise = jnp.sum(jnp.where(seen, jnp.log(jnp.where(seen, values, 1)), 0))
     whitened = half @ left
     square = whitened @ jnp.linalg.solve(predictive, whitened)
-    log_prob = 0.5 * (log_noise - jnp.sum(seen) * LOG_2PI - log_determinant - square)
+    log_prob = constant - 0.5 * (log_determinant + square)
     return left, jnp.where(sign > 0, log_prob, -jnp.inf)
 
 

@@ -154,13 +154,16 @@ class Gaussian(AbstractLikelihood):
         assert self.factor is not None
         return self.factor.in_size()
 
+    def log_constant(self, outputs: PyTree) -> PyTree:
+        """½ log(b/2π), the log-density of a residual of 0; a matrix B is spread over entries."""
+        half = lambda d, r: 0.5 * (d - LOG_2PI * r)
+        return jax.tree.map(half, self.log_determinant(outputs), self.rank(outputs))
+
     def log_prob(self, outputs: PyTree, targets: PyTree) -> PyTree:
         """½ log(b/2π) − ½ b (y − f)² for every entry; a matrix B is spread over its entries."""
         residual = jax.tree.map(lambda y, f: y - f, targets, outputs)
         whitened = self.root_product(outputs, residual)
-        constant = jax.tree.map(
-            lambda d, r: 0.5 * (d - LOG_2PI * r), self.log_determinant(outputs), self.rank(outputs)
-        )
+        constant = self.log_constant(outputs)
         if self.factor is None:
             return jax.tree.map(lambda c, e: c - 0.5 * e**2, constant, whitened)
         curved = self.root_transpose_product(outputs, whitened)
