@@ -309,6 +309,19 @@ def test_leave_one_out():
     refused(lambda: lm.leave_one_out(shared, fit), "independent between observations")
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_leaving_out_the_only_word_on_a_parameter(seed):
+    """A leverage of 1 but for rounding, of either sign, is refused: no residual of 1e7 or 0."""
+    rng = np.random.default_rng(seed)
+    indicator = np.zeros(8)
+    indicator[3] = rng.normal()
+    design = np.c_[indicator, np.full(8, 3.0), rng.normal(size=(8, 4))].astype(np.float32)
+    noise = lm.Gaussian(float(np.exp(rng.normal())))
+    data = observe(jnp.asarray(design), 10 * rng.normal(size=8), likelihood=noise)
+    fit = lm.infer(data, lm.GaussianPrior(1.0, flat=np.arange(6) < 2), num_samples=0)
+    refused(lambda: lm.leave_one_out(data, fit), "Observation 3 alone determines a parameter")
+
+
 def test_metrics_do_not_broadcast():
     column = Y[:, None]
     refused(lambda: lm.metrics.gaussian_log_prob(Y, Y, column), "must have one shape")

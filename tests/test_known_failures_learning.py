@@ -77,7 +77,11 @@ def require_sound(fit: lm.Fit) -> None:
 # Wide and tall designs.
 
 
-@pytest.mark.parametrize("shape", [(10, 20), (20, 10)])
+@pytest.mark.parametrize(
+    ("case", "shape"),
+    [*((c, (20, 10)) for c in CASES[:3]), *((c, (10, 20)) for c in CASES[1:])],
+    indirect=["case"],
+)
 def test_wide_and_tall_covariances(case, shape):
     """The covariance of a 10 × 20 or 20 × 10 design is (αI + βXᵀX)⁻¹, by either side."""
     dtype, way = case
@@ -94,7 +98,11 @@ def test_wide_and_tall_covariances(case, shape):
     np.testing.assert_allclose(found.effective_dimension, dimension, **close)
 
 
-@pytest.mark.parametrize(("variance", "expected"), [(1.0, -2.983757), (2.0, -3.335977)])
+@pytest.mark.parametrize(
+    ("case", "variance", "expected"),
+    [*((c, 1.0, -2.983757) for c in CASES), *((c, 2.0, -3.335977) for c in CASES[:3])],
+    indirect=["case"],
+)
 def test_two_observations_by_hand(case, variance, expected):
     """X = [1, 2]ᵀ, y = [1, 1], α = 1: evidence, mean, variance and γ from pen and paper."""
     dtype, way = case
