@@ -98,4 +98,4 @@ def _cast(column: Any, kind: Any) -> Any:
 
     if kind == pa.string():
         return column
-    return compute.utf8_trim_whitespace(column).cast(kind)
+    return compute.call_function("utf8_trim_whitespace", [column]).cast(kind)

@@ -1,6 +1,6 @@
 """How a table's columns become columns of a design matrix: learned once, stored as JSON."""
 
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -178,7 +178,7 @@ def _filled_numbers(array: Any, column: EncodedColumn, row: int) -> np.ndarray:
     missing = np.isnan(values)
     if missing.any():
         _refuse_missing(column, row + int(np.argmax(missing)))
-        values = np.where(missing, column.fill, values)
+        return np.where(missing, cast(float, column.fill), values)
     return values
 
 
@@ -194,7 +194,7 @@ def _codes(array: Any, column: EncodedColumn, levels: Any, row: int) -> np.ndarr
             column, row + int(np.argmax(spelt.is_null().to_numpy(zero_copy_only=False)))
         )
         spelt = spelt.fill_null(column.fill)
-    found = compute.index_in(spelt, value_set=levels)
+    found = compute.call_function("index_in", [spelt], compute.SetLookupOptions(value_set=levels))
     if found.null_count:
         where = int(np.argmax(found.is_null().to_numpy(zero_copy_only=False)))
         raise InputError(

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Iterator
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -178,7 +179,7 @@ def _held_out_predictions(
 
 @eqx.filter_jit
 def predict_block(
-    posterior: lm.Posterior, numeric: jax.Array, codes: jax.Array, indicators: Indicators
+    posterior: lm.Posterior, numeric: Any, codes: Any, indicators: Indicators
 ) -> tuple[jax.Array, jax.Array]:
     """Predictive mean and standard deviation, noise included, of standardised targets."""
     prediction = posterior.predict(design_operator(numeric, codes, indicators))

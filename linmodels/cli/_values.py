@@ -96,8 +96,9 @@ def calendar_numbers(column: Any, part: str, name: str, row: int) -> np.ndarray:
     if part == "time":
         days = moments.cast("int64").cast("float64", safe=False).to_numpy(zero_copy_only=False)
         return days / _MICROSECONDS_A_DAY
-    read = {"hour": compute.hour, "weekday": compute.day_of_week, "month": compute.month}[part]
-    values = read(moments).cast("float64").to_numpy(zero_copy_only=False)
+    function = "day_of_week" if part == "weekday" else part
+    values = compute.call_function(function, [moments]).cast("float64")
+    values = values.to_numpy(zero_copy_only=False)
     return values - 1 if part == "month" else values
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -87,8 +88,11 @@ def _npz(path: Path) -> Iterator[Write]:
     batches: list[Any] = []
     yield batches.append
     table = pa.Table.from_batches(batches)
-    with path.open("wb") as file:
-        np.savez(file, **{name: _plain(table.column(name)) for name in table.column_names})
+    # Not np.savez, whose arguments are the names: a column may be called `file`.
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in table.column_names:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, _plain(table.column(name)), allow_pickle=False)
 
 
 def _plain(column: Any) -> np.ndarray:

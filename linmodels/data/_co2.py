@@ -30,10 +30,8 @@ def load_co2() -> WeeklyCO2:
     >>> load_co2().co2[:2]
     array([316.1, 317.3])
     """
-    with (
-        resources.files(__package__).joinpath("co2.csv").open(encoding="utf-8", newline="") as lines
-    ):
-        rows = list(csv.DictReader(lines))
+    table = resources.files("linmodels.data").joinpath("co2.csv")
+    rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
     date = np.array([row["date"] for row in rows], dtype="datetime64[D]")
     co2 = np.array([float(row["co2"]) if row["co2"] else np.nan for row in rows])
     return WeeklyCO2(date=date, co2=co2)
