@@ -1,5 +1,7 @@
 """Estimators of γ: unbiased, with the variances that theory gives and the errors they state."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 import linmodels as lm
 from laws.problems import Layout, cast, observations, prior, random_arrays
+from linmodels.effective_dimension import SampleNorms
 
 SHRINKAGE = np.array([0.95, 0.9, 0.6, 0.3, 0.1, 0.05, 0.02])
 SIZE = len(SHRINKAGE)
@@ -29,7 +32,14 @@ def norms(key, k):
     """‖Wx‖² = Σ s g² and ‖x‖² = Σ (1 − s) g² in the eigenvectors' coordinates, without a limit."""
     squares = jax.random.normal(key, (k, SIZE)) ** 2
     in_data, in_parameters = squares @ jnp.asarray(SHRINKAGE), squares @ jnp.asarray(1 - SHRINKAGE)
-    return lm.effective_dimension.SampleNorms(in_data, in_parameters, SIZE, np.inf)
+    return SampleNorms(in_data, in_parameters, SIZE, np.inf)
+
+
+@functools.cache
+def repeated(k):
+    """R times the norms of k samples."""
+    in_data, in_parameters, *_ = norms(jax.random.key(0), REPEATS * k)
+    return in_data.reshape(REPEATS, k), in_parameters.reshape(REPEATS, k)
 
 
 def variance(name, k):
@@ -53,8 +63,8 @@ def test_unbiased_with_the_variance_of_theory(name, k):
     average k R squares, and add a term that differs by (k/(k−1)) from its exact value, 20 % of
     little at k = 6.
     """
-    keys = jax.random.split(jax.random.key(0), REPEATS)
-    estimate = jax.vmap(lambda key: unclipped(ESTIMATORS[name], norms(key, k)))(keys)
+    draw = lambda *pair: unclipped(ESTIMATORS[name], SampleNorms(*pair, SIZE, np.inf))
+    estimate = jax.vmap(draw)(*repeated(k))
     values, errors = (np.asarray(leaf, np.float64) for leaf in estimate)
     expected = variance(name, k)
     assert abs(values.mean() - GAMMA) <= 5 * np.sqrt(expected / REPEATS)
@@ -86,9 +96,7 @@ def test_one_sample_states_a_bound():
 
 
 def test_limits():
-    samples = lm.effective_dimension.SampleNorms(
-        jnp.array([5.0, 7.0]), jnp.array([5.0, 7.0]), 4, 3.0
-    )
+    samples = SampleNorms(jnp.array([5.0, 7.0]), jnp.array([5.0, 7.0]), 4, 3.0)
     assert ESTIMATORS["function space"](samples).value == 3.0
     assert ESTIMATORS["weight space"](samples).value == 0.0
 

@@ -26,7 +26,7 @@ from laws.tolerances import tolerance, working_epsilon
 from linmodels.operators import from_matrix
 
 TWO = {"wide": SHAPES["wide"], "outputs": SHAPES["outputs"]}
-PRIORS = ("diagonal", "dense", "everything")
+PRIORS = ("dense", "everything")
 """One of each kind of covariance factor on either side: each compiles for a second."""
 NEW = 3
 """new points"""

@@ -10,17 +10,21 @@ from hypothesis import assume, given
 import linmodels as lm
 from laws.problems import (
     SHAPES,
+    Layout,
+    Problem,
     answer,
+    cast,
     observations,
     parts,
     prior,
     problems,
+    random_arrays,
     well_posed,
 )
 from laws.tolerances import tolerance
 
 TWO = {"tall": SHAPES["tall"], "wide": SHAPES["wide"]}
-KINDS = {"noises": ("scalar",), "priors": ("diagonal", "flat"), "extremes": (None,)}
+KINDS = {"noises": ("scalar",), "priors": ("flat",), "extremes": (None,)}
 
 
 @eqx.filter_jit
@@ -69,12 +73,9 @@ def solve(layout, side, arrays):
     return posterior.mean, posterior.deviations, fit.log_evidence, fit.effective_dimension
 
 
-@pytest.mark.parametrize("side", ["primal", "dual"])
-@pytest.mark.parametrize("kind", ["dense", "everything"])
+@pytest.mark.parametrize(("side", "kind"), [("primal", "everything"), ("dual", "dense")])
 def test_vmap_is_a_loop(side, kind):
     """Over targets, weights, precisions and α at once."""
-    from laws.problems import Layout, Problem, cast, random_arrays
-
     layout = Layout(9, 1, 4, "scalar", kind)
     several = [cast(random_arrays(layout, "full", np.random.default_rng(i))) for i in range(3)]
     several = [a._replace(root=several[0].root, beta=np.ones_like(a.beta)) for a in several]
