@@ -1,6 +1,5 @@
 """Predictions: Gaussian outputs at new points, with and without the noise of new targets."""
 
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp

@@ -25,7 +25,7 @@ class WhitenedRows(NamedTuple):
     """√w RΦ"""
     targets: Float[Array, " N"]
     """√w R(y − o − Φμ)"""
-    noise: Float[Array, "k N"]
+    noise: Float[Array, "N k"]
     """u ~ N(0, I), one draw a row of the data whatever the batch"""
     output: Int[Array, " N"]
     """which noise precision β_c a row has"""
@@ -106,23 +106,23 @@ def root_product(data: Observations, vector: PyTree) -> PyTree:
     return jax.tree.map(lambda v: root.reshape(-1, *[1] * (v.ndim - 1)) * v, product)
 
 
+@eqx.filter_jit
 def row_noise(
     targets: PyTree, first: int | Array, num_samples: int, key: Array | None
-) -> Float[Array, "k N"]:
+) -> Float[Array, "N k"]:
     """Standard normal draws keyed by each row's position in the data."""
     leaves = jax.tree.leaves(targets)
     if key is None or num_samples == 0:
-        return jnp.zeros((0, sum(leaf.size for leaf in leaves)), leaves[0].dtype)
+        return jnp.zeros((sum(leaf.size for leaf in leaves), 0), leaves[0].dtype)
     draws = []
     for number, leaf in enumerate(leaves):
         rows, shape = (leaf.shape[0], leaf.shape[1:]) if leaf.ndim else (1, ())
         leaf_key = jax.random.fold_in(key, number)
         draw = lambda row, k=leaf_key, s=shape, t=leaf.dtype: jax.random.normal(
-            jax.random.fold_in(k, row), (num_samples, *s), t
+            jax.random.fold_in(k, row), (*s, num_samples), t
         )
-        noise = jax.vmap(draw, out_axes=1)(first + jnp.arange(rows))
-        draws.append(noise.reshape(num_samples, -1))
-    return jnp.concatenate(draws, axis=1)
+        draws.append(jax.vmap(draw)(first + jnp.arange(rows)).reshape(-1, num_samples))
+    return jnp.concatenate(draws)
 
 
 def _as(mean: PyTree, data: Observations) -> PyTree:

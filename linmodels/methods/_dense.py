@@ -1,28 +1,15 @@
-"""Dense float64 products and factorisations on the host that NumPy does not have."""
+"""Dense float64 factorisations on the host that NumPy does not have.
+
+Products are NumPy's throughout: SciPy brings a BLAS of its own, whose waiting threads take the
+cores from NumPy's when the two take turns.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
 from jaxtyping import Float
-from scipy.linalg import blas, lapack
-
-
-def add_gram(
-    total: Float[np.ndarray, "d d"], factor: Float[np.ndarray, "d N"]
-) -> Float[np.ndarray, "d d"]:
-    """total + factor·factorᵀ in the upper triangle, at half the cost of a product.
-
-    Args:
-        total: in Fortran order; overwritten.
-        factor: in Fortran order, or it is copied.
-    """
-    return blas.dsyrk(1.0, factor, beta=1.0, c=total, overwrite_c=True)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def symmetric(upper: Float[np.ndarray, "... d d"]) -> Float[np.ndarray, "... d d"]:
-    """The symmetric matrix with this upper triangle."""
-    return np.triu(upper) + np.swapaxes(np.triu(upper, 1), -1, -2)
+from scipy.linalg import lapack
 
 
 class Factor(NamedTuple):
@@ -54,10 +41,10 @@ def cholesky_above(matrix: Float[np.ndarray, "d d"], smallest: float) -> Factor:
     scale, rounding = np.sqrt(np.diag(matrix)), len(matrix) * np.finfo(float).eps
     scaled = matrix / scale / scale[:, None]
     try:
-        lower = scale[:, None] * scipy.linalg.cholesky(scaled, lower=True)
+        lower = scale[:, None] * np.linalg.cholesky(scaled)
         if rounding <= 1e-3 * np.min(np.diag(lower) / scale, initial=1.0) ** 2:
             return Factor(lower, *np.zeros((2, len(matrix), 0)))
-    except scipy.linalg.LinAlgError:
+    except np.linalg.LinAlgError:
         pass
     values, vectors = np.linalg.eigh(scaled)
     floor = smallest * np.sum((vectors / scale[:, None]) ** 2, 0)
@@ -72,10 +59,11 @@ def cholesky_above(matrix: Float[np.ndarray, "d d"], smallest: float) -> Factor:
 
 def inverse_from_cholesky(lower: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
     """(LLᵀ)⁻¹."""
-    inverse, _ = lapack.dpotri(lower, lower=True)  # pyright: ignore[reportAttributeAccessIssue]
-    return symmetric(inverse.T)
+    inverse = inverse_triangle(lower)
+    return inverse.T @ inverse
 
 
 def inverse_triangle(lower: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
     """L⁻¹."""
-    return scipy.linalg.solve_triangular(lower, np.eye(len(lower)), lower=True)
+    inverse, _ = lapack.dtrtri(lower, lower=True)  # pyright: ignore[reportAttributeAccessIssue]
+    return inverse

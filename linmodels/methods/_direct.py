@@ -69,7 +69,7 @@ class DirectSystem(AbstractSystem):
         design = root_beta[:, None] * design * scale
         solve = _solve_primal if self.primal else _solve_dual
         solved = solve(
-            design, root_beta * self.rows.targets, self.rows.noise.T, self.prior_noise, flat
+            design, root_beta * self.rows.targets, self.rows.noise, self.prior_noise, flat
         )
         units = scale if root is None else root * scale
         push = lambda x: _matmul(units, x) if units.ndim == 2 else (units * x.T).T

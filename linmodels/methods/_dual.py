@@ -14,10 +14,8 @@ from linmodels._likelihoods import LOG_2PI
 from linmodels._posterior import Posterior, posterior_from_arrays
 from linmodels._priors import GaussianPrior
 from linmodels.methods._dense import (
-    add_gram,
     inverse_from_cholesky,
     inverse_triangle,
-    symmetric,
 )
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales
 from linmodels.methods._moments import Shift
@@ -276,13 +274,12 @@ def columns_of(rows: Rows, parameters: ParameterMap | None) -> Iterator[tuple[sl
 
 def kernels(columns: Iterator[tuple[slice, np.ndarray]], parameters: ParameterMap, size: int):
     """K_l = W₀,l W₀,lᵀ for every group of parameters."""
-    result = [np.zeros((size, size), order="F") for _ in range(parameters.num_groups)]
+    result = np.zeros((parameters.num_groups, size, size))
     for where, block in columns:
         for group in range(parameters.num_groups):
             mine = (
                 block if parameters.num_groups == 1 else block[:, parameters.group[where] == group]
             )
             if mine.shape[1]:
-                mine = np.asfortranarray(mine)
-                result[group] = add_gram(result[group], mine)
-    return symmetric(np.stack(result))
+                result[group] += mine @ mine.T
+    return result

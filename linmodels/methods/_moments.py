@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from linmodels._whitening import WhitenedRows
-from linmodels.methods._dense import add_gram, symmetric
 
 ROWS_AT_ONCE = 8_192
 """Rows converted to float64 together: 32 MB at 500 columns, and enough to fill the cores."""
@@ -108,7 +107,7 @@ def accumulate(
             on_non_finite(index)
         total = part if total is None else _add(total, part)
     assert total is not None
-    return total._replace(gram=symmetric(total.gram))
+    return total
 
 
 def _add(a: Moments, b: Moments) -> Moments:
@@ -125,22 +124,22 @@ def _block_moments(
 ) -> Moments:
     count, size = len(block.rank), design.shape[1]
     noise, output = np.asarray(block.noise), np.asarray(block.output)
-    grams = [np.zeros((size, size), order="F") for _ in range(count)]
+    gram = np.zeros((count, size, size))
     cross, square = np.zeros((count, size)), np.zeros(count)
-    noise_cross, raw = np.zeros((count, size, len(noise))), np.zeros(count)
+    noise_cross, raw = np.zeros((count, size, noise.shape[1])), np.zeros(count)
     for start in range(0, len(design), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
         for c in range(count):
             mine = rows if count == 1 else start + np.flatnonzero(output[rows] == c)
-            x, y = _float64(design[mine]), targets[mine].astype(np.float64)
+            x, y = _float64(design[mine], shift), targets[mine].astype(np.float64)
             raw[c] += y @ y
             shift.apply(x, y)
-            grams[c] = add_gram(grams[c], x.T)
+            gram[c] += x.T @ x  # NumPy sees the symmetry and does half the work
             cross[c] += x.T @ y
             square[c] += y @ y
-            noise_cross[c] += x.T @ noise[:, mine].T
+            noise_cross[c] += x.T @ noise[mine].astype(np.float64)
     return Moments(
-        np.stack(grams),
+        gram,
         cross,
         square,
         noise_cross,
@@ -151,6 +150,6 @@ def _block_moments(
     )
 
 
-def _float64(rows: np.ndarray) -> np.ndarray:
-    """A row-major float64 copy, which may be shifted in place."""
-    return np.array(rows, dtype=np.float64, order="C")
+def _float64(rows: np.ndarray, shift: Shift) -> np.ndarray:
+    """Rows in float64; a copy where the shift will change them."""
+    return np.array(rows, dtype=np.float64, order="C", copy=True if shift.flat.any() else None)

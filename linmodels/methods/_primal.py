@@ -4,13 +4,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
 from jaxtyping import Float
 
 from linmodels._likelihoods import LOG_2PI
 from linmodels._posterior import Posterior, posterior_from_arrays
 from linmodels._priors import GaussianPrior
-from linmodels.methods._dense import cholesky_above, inverse_from_cholesky, inverse_triangle
+from linmodels.methods._dense import cholesky_above, inverse_triangle
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales
 from linmodels.methods._moments import Moments
 from linmodels.methods._parameters import ParameterMap, known_residual, noise_caps
@@ -21,6 +20,8 @@ class _Factorised(NamedTuple):
     """H = LLᵀ in whitened coordinates x, and the mean there."""
 
     lower: np.ndarray
+    inverse_root: np.ndarray
+    """L⁻ᵀ"""
     mean: np.ndarray
     scale: np.ndarray
     """θ = F·scale·x before the shift: α^{-½}, and 1 for flat parameters"""
@@ -69,7 +70,7 @@ class PrimalSystem(AbstractSystem):
         rhs = self.prior_noise * ~self._flat[:, None]
         for c, b in enumerate(beta):
             rhs = rhs + np.sqrt(b) * solved.scale[:, None] * self.moments.noise_cross[c]
-        deviations = scipy.linalg.cho_solve((solved.lower, True), rhs)
+        deviations = solved.inverse_root @ (solved.inverse_root.T @ rhs)
         push = lambda x, *, centred: self.parameters.push(
             (solved.scale * x.T).T, self.moments.shift, centred=centred
         )
@@ -77,7 +78,7 @@ class PrimalSystem(AbstractSystem):
             self.parameters.structure,
             push(solved.mean, centred=True),
             push(deviations, centred=False),
-            push(inverse_triangle(solved.lower).T, centred=False),
+            push(solved.inverse_root, centred=False),
             self.prior.mean,
         )
         return self._terms(solved, alpha, beta), posterior
@@ -90,10 +91,10 @@ class PrimalSystem(AbstractSystem):
         smallest = float(np.min(np.linalg.eigvalsh(inner), initial=1.0))
         factor = cholesky_above(precision, smallest)
         mean = factor.solve(scale * (beta @ self.moments.cross))
-        return _Factorised(factor.lower, mean, scale)
+        return _Factorised(factor.lower, inverse_triangle(factor.lower).T, mean, scale)
 
     def _terms(self, solved: _Factorised, alpha, beta) -> EvidenceTerms:
-        inverse = inverse_from_cholesky(solved.lower)
+        inverse = solved.inverse_root @ solved.inverse_root.T
         by_output = np.stack(
             [self._data_dimension(inverse, g, solved.scale) for g in self.moments.gram]
         )

@@ -170,7 +170,7 @@ def _gather(blocks, flat: np.ndarray, explain) -> Rows:
     return Rows(
         design,
         targets,
-        np.concatenate([p.noise for p in parts], axis=1).T,
+        np.concatenate([p.noise for p in parts]),
         output,
         rank,
         float(sum(p.log_determinant for p in parts)),
