@@ -16,7 +16,9 @@ KEY = jax.random.key(3)
 
 
 def problem():
-    return Problem(LAYOUT, cast(random_arrays(LAYOUT, "full", np.random.default_rng(5))))
+    arrays = random_arrays(LAYOUT, "full", np.random.default_rng(5))
+    weights = np.array([2.0, 0.0, 1.0, 1.0, 0.5, 2.0, 1.0, 0.5, 2.0])
+    return Problem(LAYOUT, cast(arrays._replace(weights=weights)))
 
 
 def observe(design, targets, offset, weights, precision):
