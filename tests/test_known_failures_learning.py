@@ -79,7 +79,7 @@ def require_sound(fit: lm.Fit) -> None:
 
 @pytest.mark.parametrize(
     ("case", "shape"),
-    [*((c, (20, 10)) for c in CASES[:3]), *((c, (10, 20)) for c in CASES[1:])],
+    [*((c, (20, 10)) for c in CASES[:3]), *((c, (10, 20)) for c in CASES[3:])],
     indirect=["case"],
 )
 def test_wide_and_tall_covariances(case, shape):
@@ -334,7 +334,7 @@ def test_alpha_of_an_orthogonal_design(side, estimate, variance, alpha, dimensio
         assert np.isfinite(fit.prior.alpha)
 
 
-@pytest.mark.parametrize("way", ["primal", "dual", "primal under jit"])
+@pytest.mark.parametrize("way", ["primal", "dual under jit"])
 def test_a_nearly_dependent_design_in_float64(way):
     """X = [[1, 1], [e, 0], [0, e]], e = 1e-5, α = 1e-12: log det(XᵀX + αI) = −22.32275, and no
     leaf falls back to float32."""
