@@ -77,8 +77,8 @@ class Prediction(eqx.Module):
             raise ValueError("samples(noise=True) needs a key.")
         require_single_key(key)
         flat = jax.vmap(ravel)(draws)
-        noise = self._scaled_noise(jax.random.normal(key, flat.shape, flat.dtype))
-        return jax.vmap(lambda f: unravel(f, self.mean))(flat + noise)
+        scaled = self._scaled_noise(jax.random.normal(key, flat.shape, flat.dtype))
+        return jax.vmap(lambda f: unravel(f, self.mean))(flat + scaled)
 
     def _scaled_noise(self, draws: Float[Array, "k N"]) -> Float[Array, "k N"]:
         """Noise of new targets from standard normal draws; a matrix only where it has one."""
