@@ -226,9 +226,10 @@ def _finish(
     found = Hyperparameters(state.alpha, state.noise_precision)
     terms, posterior = system.solve(*found)
     grouped = system.prior.groups is not None
+    moving = state.change > tolerance
     growth = Hyperparameters(
-        np.log(following.alpha / state.alpha),
-        np.log(following.noise_precision / state.noise_precision),
+        moving * np.log(following.alpha / state.alpha),
+        moving * np.log(following.noise_precision / state.noise_precision),
     )
     return finish(
         data,

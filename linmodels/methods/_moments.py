@@ -28,8 +28,12 @@ class Shift(NamedTuple):
     def apply(self, design: np.ndarray, targets: np.ndarray) -> None:
         """Shifts a float64 block in place."""
         if self.flat.any():
-            basis = design[:, self.flat]
-            design[:, ~self.flat] -= basis @ self.columns
+            basis, every_column = (
+                design[:, self.flat],
+                np.zeros((len(self.columns), len(self.flat))),
+            )
+            every_column[:, ~self.flat] = self.columns
+            design -= basis @ every_column  # indexing the others would copy them, twice
             targets -= basis @ self.targets
 
     def restore(self, parameters: np.ndarray, *, centred: bool) -> np.ndarray:
