@@ -56,12 +56,8 @@ class Prediction(eqx.Module):
         Raises:
             ValueError: as `std`.
         """
-        if self.covariance_factor is not None:
-            root = jax.vmap(self.covariance_factor.T.mv)(design_rows(self.design))
-            result = jnp.matmul(root, root.T, precision=jax.lax.Precision.HIGHEST)
-        else:
-            draws = jax.vmap(ravel)(self._drawn())
-            result = draws.T @ draws / len(draws)
+        root = self._root()
+        result = jnp.matmul(root, root.T, precision=jax.lax.Precision.HIGHEST)
         return result + self._gaussian.noise_covariance(self.mean) if noise else result
 
     def samples(self, noise: bool = False, *, key: Array | None = None) -> PyTree:
@@ -120,7 +116,16 @@ class Prediction(eqx.Module):
         """
         targets = self._checked(targets)
         residual = ravel(targets) - ravel(self.mean)
-        return metrics.gaussian_joint_log_prob(residual, self.covariance(noise=True))
+        noise = jnp.linalg.cholesky(self._gaussian.noise_covariance(self.mean))
+        root = jnp.concatenate([self._root(), noise], axis=1)
+        return metrics.gaussian_joint_log_prob(residual, root)
+
+    def _root(self) -> Float[Array, "N r"]:
+        """G with GGᵀ the covariance of the outputs."""
+        if self.covariance_factor is not None:
+            return jax.vmap(self.covariance_factor.T.mv)(design_rows(self.design))
+        draws = jax.vmap(ravel)(self._drawn())
+        return draws.T / np.sqrt(len(draws))
 
     @property
     def _gaussian(self) -> Gaussian:

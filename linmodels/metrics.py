@@ -29,12 +29,19 @@ def gaussian_log_prob(
 
 
 def gaussian_joint_log_prob(
-    residual: Float[Array, " N"], covariance: Float[Array, "N N"]
+    residual: Float[Array, " N"], root: Float[Array, "N r"]
 ) -> Float[Array, ""]:
-    """log N(residual; 0, covariance) of all entries together, in nats."""
-    lower = jnp.linalg.cholesky(covariance)
-    whitened = jax.scipy.linalg.solve_triangular(lower, residual, lower=True)
-    log_determinant = 2 * jnp.sum(jnp.log(jnp.diag(lower)))
+    """log N(residual; 0, GGᵀ) of all entries together, in nats, by QR of Gᵀ.
+
+    The covariance itself would have lost a noise that is small beside the spread of the outputs.
+
+    Args:
+        residual: of the targets.
+        root: G, of full row rank, so r ≥ N.
+    """
+    upper = jnp.linalg.qr(root.T, mode="r")
+    whitened = jax.scipy.linalg.solve_triangular(upper, residual, trans="T")
+    log_determinant = 2 * jnp.sum(jnp.log(jnp.abs(jnp.diag(upper))))
     return -0.5 * (jnp.sum(whitened**2) + log_determinant + len(residual) * LOG_2PI)
 
 
