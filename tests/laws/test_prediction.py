@@ -22,7 +22,7 @@ from laws.problems import (
     random_arrays,
     well_posed,
 )
-from laws.tolerances import tolerance, working_epsilon
+from laws.tolerances import EPSILON64, tolerance, working_epsilon
 from linmodels.operators import from_matrix
 
 TWO = {"wide": SHAPES["wide"], "outputs": SHAPES["outputs"]}
@@ -160,3 +160,22 @@ def test_samples_have_the_predictive_covariance(noise):
     variance = np.diag(expected)
     error = np.sqrt((np.outer(variance, variance) + expected**2) / k)
     assert (abs(residual.T @ residual / k - expected) <= 6 * error).all()
+
+
+def test_joint_density_keeps_a_noise_small_beside_the_spread():
+    """Two parameters of spread s seen by three points: in float32 their covariance has lost the 1.
+
+    QR of the root errs by 8 N ε κ, κ = s ‖Φ‖, of 1 + ‖L⁻¹r‖² < 7; the oracle by 8 N ε₆₄ κ².
+    """
+    dtype, spread = np.dtype(jnp.result_type(float)), 1e4
+    design = np.array([[1.0, 2.0], [-1.0, 3.0], [2.0, 1.0]], dtype)
+    targets = np.asarray(design @ [spread, -0.5 * spread] + [1.0, -1.0, 0.5], dtype)
+    factor = lx.MatrixLinearOperator(jnp.asarray(spread * np.eye(2), dtype))
+    no_draws = jnp.zeros((0, 2), dtype)
+    posterior = lm.Posterior(jnp.zeros(2, dtype), no_draws, factor, lm.Gaussian(1.0))
+    got = posterior.predict(lx.MatrixLinearOperator(jnp.asarray(design))).joint_log_prob(targets)
+    root = np.float64(design) * float(np.asarray(spread, dtype))
+    expected = dense.log_normal(np.float64(targets), np.eye(3) + root @ root.T)
+    condition = np.linalg.norm(root)
+    relative = working_epsilon() * condition + EPSILON64 * condition**2
+    assert abs(float(got) - expected) <= 8 * 3 * relative * 7
