@@ -80,7 +80,7 @@ def test_vmap_is_a_loop(side, kind):
     several = [cast(random_arrays(layout, "full", np.random.default_rng(i))) for i in range(3)]
     several = [a._replace(root=several[0].root, beta=np.ones_like(a.beta)) for a in several]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *several)
-    vmapped = jax.vmap(lambda arrays: solve(layout, side, arrays))(stacked)
+    vmapped = eqx.filter_jit(jax.vmap(lambda arrays: solve(layout, side, arrays)))(stacked)
     for i, arrays in enumerate(several):
         single = Problem(layout, arrays)
         given_parts, truth = parts(single), answer(single)
