@@ -148,6 +148,11 @@ def require_finite(tree: PyTree, name: str, minimum: float | None = None) -> Non
             raise ValueError(f"{label} must be {limit}; entry {where} is {array[where]}.")
 
 
+def one_observation(outputs: PyTree) -> PyTree:
+    """Structure of a single observation's outputs: without the leading axis."""
+    return jax.tree.map(lambda f: jax.ShapeDtypeStruct(f.shape[1:], f.dtype), outputs)
+
+
 def parameter_structure(structure: PyTree) -> PyTree:
     """Shapes with the dtypes JAX will hold them in (float32 while x64 is off)."""
     return jax.tree.map(

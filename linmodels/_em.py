@@ -222,14 +222,13 @@ def _finish(
     tolerance: float,
     throw: bool,
 ) -> Fit:
-    following = update(state)
     found = Hyperparameters(state.alpha, state.noise_precision)
     terms, posterior = system.solve(*found)
     grouped = system.prior.groups is not None
-    moving = state.change > tolerance
+    following = update(state) if state.change > tolerance else state
     growth = Hyperparameters(
-        moving * np.log(following.alpha / state.alpha),
-        moving * np.log(following.noise_precision / state.noise_precision),
+        np.log(following.alpha / state.alpha),
+        np.log(following.noise_precision / state.noise_precision),
     )
     return finish(
         data,

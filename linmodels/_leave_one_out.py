@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from linmodels._arrays import ravel, unravel
+from linmodels._arrays import one_observation, ravel, unravel
 from linmodels._infer import Fit
 from linmodels._observations import Batched, Data, Observations
 from linmodels._whitening import gaussian
@@ -79,7 +79,7 @@ def _leave_out(data: Observations, fit: Fit) -> LeaveOneOut:
     weights = jnp.ones(count, residual.dtype) if data.weights is None else data.weights
     constant = jax.vmap(ravel)(likelihood.log_constant(data.targets)).sum(1)
     left, log_prob = jax.vmap(_one)(root, precision, weights, residual, constant)
-    one = jax.tree.map(lambda t: jax.ShapeDtypeStruct(t.shape[1:], t.dtype), data.targets)
+    one = one_observation(data.targets)
     return LeaveOneOut(jax.vmap(lambda r: unravel(r, one))(left), log_prob)
 
 
@@ -116,7 +116,7 @@ def _roots(data: Observations, fit: Fit, count: int) -> Float[Array, "n m r"]:
 
 def _precisions(likelihood, targets: PyTree, count: int) -> Float[Array, "n m m"]:
     """B_i for every observation."""
-    one = jax.tree.map(lambda t: jax.ShapeDtypeStruct(t.shape[1:], t.dtype), targets)
+    one = one_observation(targets)
     size = sum(int(np.prod(s.shape)) for s in jax.tree.leaves(one))
 
     def column(unit: Array) -> Array:

@@ -10,7 +10,7 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from linmodels._arrays import is_traced, ravel, real_array, require_finite, unravel
+from linmodels._arrays import is_traced, one_observation, ravel, real_array, require_finite, unravel
 from linmodels._noise_factors import psd_factor, rank_and_log_determinant, require_factor
 
 LOG_2PI = float(np.log(2 * np.pi))
@@ -188,7 +188,7 @@ class Gaussian(AbstractLikelihood):
         if not self.per_output:
             base = 1.0 if self.noise_precision is None else self.noise_precision
             return Gaussian(jax.tree.map(lambda b: jnp.asarray(b * scale[0]), base))
-        one = jax.tree.map(lambda f: jax.ShapeDtypeStruct(f.shape[1:], f.dtype), outputs)
+        one = one_observation(outputs)
         scales = unravel(jnp.asarray(scale), one)
         if self.noise_precision is None:
             return Gaussian(scales)
@@ -208,7 +208,7 @@ class Gaussian(AbstractLikelihood):
             self._refuse_zeros()
             return jax.tree.map(lambda b: 1 / b, self.precision_like(outputs))
         diagonal = jnp.diag(self._block_covariance(outputs))
-        one = jax.tree.map(lambda f: jax.ShapeDtypeStruct(f.shape[1:], f.dtype), outputs)
+        one = one_observation(outputs)
         block = unravel(diagonal, one)
         return jax.tree.map(lambda b, f: jnp.broadcast_to(b, f.shape), block, outputs)
 
@@ -226,7 +226,7 @@ class Gaussian(AbstractLikelihood):
         return columns.T
 
     def _spread(self, block: Float[Array, "m m"], vector: PyTree) -> Float[Array, " N"]:
-        one = jax.tree.map(lambda f: jax.ShapeDtypeStruct(f.shape[1:], f.dtype), vector)
+        one = one_observation(vector)
         return ravel(jax.vmap(lambda v: unravel(block @ ravel(v), one))(vector))
 
     def _block_covariance(self, outputs: PyTree) -> Float[Array, "m m"]:

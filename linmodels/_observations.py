@@ -201,7 +201,9 @@ class Batched:
         self.batches = batches
         self.observe = observe
         self.shared = shared
-        self.batch_size = len(self.read(0)[0])
+        first = self.read(0)
+        self.batch_size = len(first[0])
+        self._row_shapes = [array.shape[1:] for array in first]
         self.num_observations = (len(batches) - 1) * self.batch_size + len(self.read(-1)[0])
 
     def read(self, index: int) -> tuple[np.ndarray, ...]:
@@ -244,17 +246,15 @@ class Batched:
                 f"batch {index} has {rows} rows, the first {self.batch_size}: only the last "
                 "may be shorter."
             )
-        shapes, first = [a.shape[1:] for a in batch], [a.shape[1:] for a in self.read(0)]
-        if shapes != first:
-            raise ValueError(f"batch {index} has rows of shapes {shapes}, the first {first}.")
+        shapes = [array.shape[1:] for array in batch]
+        if shapes != self._row_shapes:
+            raise ValueError(
+                f"batch {index} has rows of shapes {shapes}, the first {self._row_shapes}."
+            )
         mask = (np.arange(self.batch_size) < rows).astype(np.float32)
         if missing:
             batch = tuple(np.concatenate([a, np.repeat(a[-1:], missing, 0)]) for a in batch)
         return batch, mask
-
-    def shuffled(self, key: Array) -> "list[int]":
-        """The order in which a pass that must not follow the order on disk visits the batches."""
-        return np.asarray(jax.random.permutation(key, len(self.batches))).tolist()
 
 
 Data = Observations | Batched
@@ -275,8 +275,9 @@ def example_batch(data: Data) -> Observations:
             raise ValueError(f"observe must return Observations, got {type(observations)}.")
         return observations.reweighted(mask)
 
-    example = eqx.filter_eval_shape(observe, *data.padded(0))
-    likelihood = _likelihood(data.observe, data.read(0), data.shared)
+    arrays, mask = data.padded(0)
+    example = eqx.filter_eval_shape(observe, arrays, mask)
+    likelihood = _likelihood(data.observe, arrays, data.shared)
     return eqx.tree_at(lambda o: o.likelihood, example, likelihood)
 
 

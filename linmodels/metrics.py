@@ -2,10 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-LOG_2PI = float(np.log(2 * np.pi))
+from linmodels._likelihoods import LOG_2PI
 
 
 def gaussian_log_prob(

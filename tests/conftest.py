@@ -1,6 +1,7 @@
 """Settings of the whole suite: shapes are checked, and every test's cases are reproducible."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -33,3 +34,12 @@ def data_directory() -> Path:
     if not Path(name).is_dir():
         pytest.skip(f"LINMODELS_DATA={name!r} is not a folder")
     return Path(name)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Annotations are not enforced, so that misuse reaches the library's own checks."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", value=True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)

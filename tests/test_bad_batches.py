@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import lineax as lx
 import numpy as np
 import pytest
@@ -18,12 +17,7 @@ NAN = float("nan")
 PRIOR = lm.GaussianPrior(1.0)
 
 
-@pytest.fixture(autouse=True)
-def _as_installed():
-    """Without the suite's own type checks, which would step in before the library's messages."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def put(array: np.ndarray, index: Any, value: float) -> np.ndarray:

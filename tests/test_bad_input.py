@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import lineax as lx
 import numpy as np
 import pytest
@@ -23,12 +22,7 @@ NAN = float("nan")
 Call = Callable[[], Any]
 
 
-@pytest.fixture(autouse=True)
-def _as_installed():
-    """Without the suite's own type checks, which would step in before the library's messages."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def put(array: np.ndarray, index: Any, value: float) -> np.ndarray:

@@ -8,10 +8,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import ndtri
 
 import linmodels as lm
 from linmodels._columns import ColumnScaling, unstandardising_matrix
+from linmodels._prediction import quantile
 from linmodels.cli._encoding import CODED, Encoding, Indicators, design_operator
 from linmodels.cli._errors import InputError
 from linmodels.cli._model import refuse_foreign, save_model
@@ -89,7 +89,7 @@ def fit_rows(rows: EncodedRows, encoding: Encoding, num_samples: int, seed: int)
 
 def evaluate_held_out(fit: lm.Fit, rows: EncodedRows, encoding: Encoding) -> HeldOut:
     """Log-likelihood, coverage and error on the held-out rows."""
-    sums, width = HeldOutSums(), interval_width(LEVEL)
+    sums, width = HeldOutSums(), quantile(LEVEL)
     scale = encoding.target_scale
     for mean, std, targets in _held_out_predictions(fit, rows, encoding):
         inside = np.abs(targets - mean) <= width * std
@@ -184,11 +184,6 @@ def predict_block(
     """Predictive mean and standard deviation, noise included, of standardised targets."""
     prediction = posterior.predict(design_operator(numeric, codes, indicators))
     return prediction.mean, prediction.std(noise=True)
-
-
-def interval_width(level: float) -> float:
-    """Half-width of a central Gaussian interval, in standard deviations."""
-    return float(ndtri((1 + level) / 2))
 
 
 def _columns(encoding: Encoding) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[slice]]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import linmodels as lm
-from linmodels._storage import load, save
 from linmodels.cli._encoding import VERSION, Encoding
 from linmodels.cli._errors import InputError
 
@@ -27,7 +26,7 @@ def save_model(folder: Path, posterior: lm.Posterior, encoding: Encoding) -> Non
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as work:
             new = Path(work) / "new"
             new.mkdir()
-            save(posterior, new / POSTERIOR)
+            posterior.save(new / POSTERIOR)
             contents = {
                 "format": "linmodels table model",
                 "version": VERSION,
@@ -59,7 +58,7 @@ def load_model(folder: Path) -> tuple[lm.Posterior, Encoding]:
         encoding = Encoding.from_json(contents["encoding"])
         if _digest(folder / POSTERIOR) != contents["posterior_sha256"]:
             raise ValueError(f"{POSTERIOR} is not the file that {ENCODING} was written with")
-        posterior = load(folder / POSTERIOR, lm.Posterior)
+        posterior = lm.Posterior.load(folder / POSTERIOR)
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise InputError(f"{folder}: the model is damaged: {error}. Fit it again.") from error
     return posterior, encoding

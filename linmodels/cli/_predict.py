@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 import linmodels as lm
+from linmodels._prediction import quantile
 from linmodels.cli._encoding import Encoding, Indicators, RowEncoder
 from linmodels.cli._errors import InputError
-from linmodels.cli._fit import interval_width, predict_block
+from linmodels.cli._fit import predict_block
 from linmodels.cli._model import load_model
 from linmodels.cli._progress import track_rows
 from linmodels.cli._rows import block_rows, of_size
@@ -42,7 +43,7 @@ def predictions(
 ) -> Iterator[Any]:
     """The table's record batches with the three columns added, in the target's own units."""
     encoder, indicators = RowEncoder(encoding), Indicators.of(encoding)
-    width = interval_width(level)
+    width = quantile(level)
     size = min(block_rows(len(encoding.names())), table.num_rows)
     row = 0
     for batch in table.batches(list(table.types), size=size):

@@ -11,6 +11,13 @@ import scipy.linalg
 from jaxtyping import Float
 
 
+def scale_rows(
+    factors: Float[np.ndarray, " r"], values: Float[np.ndarray, "r ..."]
+) -> Float[np.ndarray, "r ..."]:
+    """Rows of a vector or matrix times their factors."""
+    return (factors * values.T).T
+
+
 class Factor(NamedTuple):
     """H = LLᵀ, and the directions N in which H is known only by a lower bound (as a rule none).
 

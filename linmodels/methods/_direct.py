@@ -19,6 +19,7 @@ from linmodels._posterior import Posterior, posterior_from_arrays
 from linmodels._priors import GaussianPrior
 from linmodels._whitening import WhitenedRows, whiten
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales
+from linmodels.methods._parameters import as_operator
 from linmodels.operators import LowRankUpdate
 
 
@@ -217,8 +218,7 @@ def _dual_root(design, inner, lower, inverse, basis, triangle, flat):
 def _compose(units: Array, root: Any) -> Any:
     if not isinstance(root, lx.AbstractLinearOperator):
         return _times(units, root) if units.ndim == 2 else units[:, None] * root
-    outer = lx.MatrixLinearOperator if units.ndim == 2 else lx.DiagonalLinearOperator
-    return outer(units) @ root
+    return as_operator(units) @ root
 
 
 def _times(a: Array, b: Array) -> Array:

@@ -13,13 +13,10 @@ from jaxtyping import Float, Int
 from linmodels._likelihoods import LOG_2PI
 from linmodels._posterior import Posterior, posterior_from_arrays
 from linmodels._priors import GaussianPrior
-from linmodels.methods._dense import (
-    inverse_from_cholesky,
-    inverse_triangle,
-)
+from linmodels.methods._dense import inverse_from_cholesky, inverse_triangle, scale_rows
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales
 from linmodels.methods._moments import Shift
-from linmodels.methods._parameters import ParameterMap, noise_caps
+from linmodels.methods._parameters import ParameterMap, as_operator, scales_of
 from linmodels.methods._spectrum import Spectrum
 from linmodels.operators import LowRankUpdate
 
@@ -67,16 +64,8 @@ class DualSystem(AbstractSystem):
         """Starts and caps from traces and from the targets with flat columns projected out."""
         count, rows = len(self.rows.rank), self.rows
         square = np.bincount(rows.output, rows.targets**2, minlength=count)
-        caps = noise_caps(rows.rank, square, rows.raw_square, self.parameters.epsilon)
         information = np.einsum("lii->l", self.kernels)
-        total = max(square.sum(), rows.rank.sum() / caps.max()) or 1.0
-        return Scales(
-            alpha=information / total,
-            noise_precision=np.minimum(rows.rank / np.maximum(square, 1e-300), caps),
-            information=information,
-            max_noise_precision=caps,
-            rank=rows.rank,
-        )
+        return scales_of(information, rows.rank, square, rows.raw_square, self.parameters.epsilon)
 
     def evaluate(self, alpha: np.ndarray, beta: np.ndarray) -> EvidenceTerms:
         """The evidence at α (L,), β (C,): O(N) for one of each, else one factorisation."""
@@ -148,15 +137,17 @@ class DualSystem(AbstractSystem):
         shape = (len(scale), *values.shape[1:])
         x = np.zeros(shape) if prior_noise is None else np.where(flat[:, None], 0, prior_noise)
         for columns, block in self._columns():
-            values = values - _scaled(kernel.root_beta, block @ _scaled(scale[columns], x[columns]))
+            values = values - scale_rows(
+                kernel.root_beta, block @ scale_rows(scale[columns], x[columns])
+            )
         solved = values - kernel.basis @ (kernel.basis.T @ values)
         solved = scipy.linalg.cho_solve((kernel.lower, True), solved)
-        solved = _scaled(kernel.root_beta, solved - kernel.basis @ (kernel.basis.T @ solved))
+        solved = scale_rows(kernel.root_beta, solved - kernel.basis @ (kernel.basis.T @ solved))
         for columns, block in self._columns():
-            step = _scaled(scale[columns], block.T @ solved)
+            step = scale_rows(scale[columns], block.T @ solved)
             x[columns] += step
-            values = values - _scaled(kernel.root_beta, block @ _scaled(scale[columns], step))
-        coordinates = _scaled(scale, x)
+            values = values - scale_rows(kernel.root_beta, block @ scale_rows(scale[columns], step))
+        coordinates = scale_rows(scale, x)
         left_over = kernel.basis.T @ values
         coordinates[flat] = scipy.linalg.solve_triangular(kernel.triangle, left_over)
         return self.parameters.push(coordinates, self.rows.shift, centred=centred)
@@ -171,10 +162,8 @@ class DualSystem(AbstractSystem):
         scale, flat = self.parameters.scale(alpha), self.parameters.flat
         dtype = jnp.result_type(float)
         count, size = len(kernel.lower), len(scale)
-        outer, inner = (
-            inverse_triangle(kernel.lower).T,
-            inverse_triangle(kernel.lower + np.eye(count)),
-        )
+        outer = inverse_triangle(kernel.lower).T
+        inner = inverse_triangle(kernel.lower + np.eye(count))
         num_flat = int(flat.sum())
         left = np.zeros((size, count + num_flat), np.dtype(dtype))
         right = np.zeros((size, count + num_flat), np.dtype(dtype))
@@ -190,13 +179,8 @@ class DualSystem(AbstractSystem):
         diagonal = jnp.asarray(~flat, dtype)
         update = LowRankUpdate(diagonal, jnp.asarray(left), jnp.asarray(right))
         root = self.parameters.root
-        if root is None:
-            outermost = lx.DiagonalLinearOperator(jnp.asarray(scale, dtype))
-        elif root.ndim == 1:
-            outermost = lx.DiagonalLinearOperator(jnp.asarray(root * scale, dtype))
-        else:
-            outermost = lx.MatrixLinearOperator(jnp.asarray(root * scale, dtype))
-        return outermost @ update
+        units = scale if root is None else root * scale
+        return as_operator(jnp.asarray(units, dtype)) @ update
 
     def _flat_rows_of_factor(self, kernel, regression, scale, left, right) -> None:
         """θ_f = G^{-½} x_f − C x_p: the rows of D + U Vᵀ for flat parameters, in place."""
@@ -243,11 +227,6 @@ def _require_resolved(matrix: np.ndarray) -> None:
         )
 
 
-def _scaled(factors: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Rows of a vector or matrix times their factors."""
-    return (factors * values.T).T
-
-
 def _project(basis: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     """(I − QQᵀ) matrix (I − QQᵀ)."""
     if basis.shape[1] == 0:
@@ -263,8 +242,7 @@ def columns_of(rows: Rows, parameters: ParameterMap | None) -> Iterator[tuple[sl
         yield slice(0, root.shape[1]), rows.design.astype(np.float64) @ root
         return
     flat, basis = rows.shift.flat, rows.design[:, rows.shift.flat].astype(np.float64)
-    shift = np.zeros((basis.shape[1], len(flat)))
-    shift[:, ~flat] = rows.shift.columns
+    shift = rows.shift.every_column
     for start in range(0, len(flat), COLUMNS_AT_ONCE):
         columns = slice(start, start + COLUMNS_AT_ONCE)
         block = rows.design[:, columns].astype(np.float64) - basis @ shift[:, columns]

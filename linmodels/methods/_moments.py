@@ -25,15 +25,18 @@ class Shift(NamedTuple):
     targets: Float[np.ndarray, " f"]
     """τ"""
 
+    @property
+    def every_column(self) -> Float[np.ndarray, "f d"]:
+        """T with zeros for the flat columns themselves."""
+        result = np.zeros((len(self.columns), len(self.flat)))
+        result[:, ~self.flat] = self.columns
+        return result
+
     def apply(self, design: np.ndarray, targets: np.ndarray) -> None:
         """Shifts a float64 block in place."""
         if self.flat.any():
-            basis, every_column = (
-                design[:, self.flat],
-                np.zeros((len(self.columns), len(self.flat))),
-            )
-            every_column[:, ~self.flat] = self.columns
-            design -= basis @ every_column  # indexing the others would copy them, twice
+            basis = design[:, self.flat]
+            design -= basis @ self.every_column  # indexing the others would copy them, twice
             targets -= basis @ self.targets
 
     def restore(self, parameters: np.ndarray, *, centred: bool) -> np.ndarray:

@@ -2,10 +2,13 @@
 
 import equinox as eqx
 import jax
+import lineax as lx
 import numpy as np
-from jaxtyping import Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from linmodels._priors import GaussianPrior
+from linmodels.methods._dense import scale_rows
+from linmodels.methods._method import Scales
 from linmodels.methods._moments import Shift
 
 
@@ -39,7 +42,7 @@ class ParameterMap(eqx.Module):
             return values
         if self.root.ndim == 2:
             return self.root.T @ values
-        return (self.root * values.T).T
+        return scale_rows(self.root, values)
 
     def push(
         self, coordinates: Float[np.ndarray, "r ..."], shift: Shift, *, centred: bool
@@ -50,8 +53,13 @@ class ParameterMap(eqx.Module):
         elif self.root.ndim == 2:
             parameters = self.root @ coordinates
         else:
-            parameters = (self.root * coordinates.T).T
+            parameters = scale_rows(self.root, coordinates)
         return shift.restore(parameters, centred=centred)
+
+
+def as_operator(units: Float[Array, "d ..."]) -> lx.AbstractLinearOperator:
+    """A diagonal given as a vector, or a matrix, as an operator."""
+    return lx.MatrixLinearOperator(units) if units.ndim == 2 else lx.DiagonalLinearOperator(units)
 
 
 def parameter_map(prior: GaussianPrior, structure: PyTree) -> ParameterMap:
@@ -101,6 +109,33 @@ def noise_caps(
     """
     floor = np.maximum(max(epsilon**1.5, ROUNDING) * square, epsilon**2 / 16 * raw_square)
     return np.maximum(rank, 1) / np.where(floor > 0, floor, 1.0)
+
+
+def scales_of(
+    information: Float[np.ndarray, " L"],
+    rank: Float[np.ndarray, " C"],
+    square: Float[np.ndarray, " C"],
+    raw_square: Float[np.ndarray, " C"],
+    epsilon: float,
+) -> Scales:
+    """Starts and caps from what the data say about each group and from the targets' squares.
+
+    Args:
+        information: tr (F₀ᵀΦᵀB₀ΦF₀)_ll, flat columns projected out.
+        rank: as for `noise_caps`.
+        square: as for `noise_caps`.
+        raw_square: as for `noise_caps`.
+        epsilon: as for `noise_caps`.
+    """
+    caps = noise_caps(rank, square, raw_square, epsilon)
+    total = max(square.sum(), rank.sum() / caps.max()) or 1.0
+    return Scales(
+        alpha=information / total,
+        noise_precision=np.minimum(rank / np.maximum(square, 1e-300), caps),
+        information=information,
+        max_noise_precision=caps,
+        rank=rank,
+    )
 
 
 def require_identifiable(gram: Float[np.ndarray, "f f"]) -> None:

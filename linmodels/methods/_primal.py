@@ -9,10 +9,10 @@ from jaxtyping import Float
 from linmodels._likelihoods import LOG_2PI
 from linmodels._posterior import Posterior, posterior_from_arrays
 from linmodels._priors import GaussianPrior
-from linmodels.methods._dense import cholesky_above, inverse_triangle
+from linmodels.methods._dense import cholesky_above, inverse_triangle, scale_rows
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales
 from linmodels.methods._moments import Moments
-from linmodels.methods._parameters import ParameterMap, known_residual, noise_caps
+from linmodels.methods._parameters import ParameterMap, known_residual, scales_of
 from linmodels.methods._spectrum import Spectrum
 
 
@@ -44,18 +44,12 @@ class PrimalSystem(AbstractSystem):
     def scales(self) -> Scales:
         """Starts and caps from traces and from the targets with flat columns projected out."""
         pen, gram = ~self._flat, self.moments.gram.sum(0)
-        square = self._centred_squares()
-        information = self.parameters.group_sums(np.diag(self._projected(gram))[pen])
-        caps = noise_caps(
-            self.moments.rank, square, self.moments.raw_square, self.parameters.epsilon
-        )
-        total = max(square.sum(), self.moments.rank.sum() / caps.max()) or 1.0
-        return Scales(
-            alpha=information / total,
-            noise_precision=np.minimum(self.moments.rank / np.maximum(square, 1e-300), caps),
-            information=information,
-            max_noise_precision=caps,
-            rank=self.moments.rank,
+        return scales_of(
+            self.parameters.group_sums(np.diag(self._projected(gram))[pen]),
+            self.moments.rank,
+            self._centred_squares(),
+            self.moments.raw_square,
+            self.parameters.epsilon,
         )
 
     def evaluate(self, alpha: np.ndarray, beta: np.ndarray) -> EvidenceTerms:
@@ -72,7 +66,7 @@ class PrimalSystem(AbstractSystem):
             rhs = rhs + np.sqrt(b) * solved.scale[:, None] * self.moments.noise_cross[c]
         deviations = solved.inverse_root @ (solved.inverse_root.T @ rhs)
         push = lambda x, *, centred: self.parameters.push(
-            (solved.scale * x.T).T, self.moments.shift, centred=centred
+            scale_rows(solved.scale, x), self.moments.shift, centred=centred
         )
         posterior = posterior_from_arrays(
             self.parameters.structure,
