@@ -11,6 +11,13 @@ class RESULTS(eqx.Enumeration):
 
     successful = ""
     max_steps_reached = "The hyperparameters did not settle within `max_steps`."
+    max_passes_reached = "The solver did not reach its tolerance within `max_passes`: allow more."
+    stagnated = (
+        "The solver's true residual stopped falling at the working precision: enable x64, rescale, "
+        "or ask for a larger tolerance."
+    )
+    negative_curvature = "The solver met negative curvature: the operator is not positive definite."
+    breakdown = "The solver's search directions became dependent before it converged."
     non_finite = "A NaN or an infinity appeared in the posterior: check design and hyperparameters."
     not_positive_definite = (
         "The posterior precision is not positive definite: flat columns that are zero or linearly "

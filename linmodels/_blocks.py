@@ -1,0 +1,45 @@
+"""Blocks of k vectors, one a row: products of them, orthonormal bases, scales and norms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+def times(a: Float[Array, "i j"], b: Float[Array, "j k"]) -> Float[Array, "i k"]:
+    """a b in the dtype's full precision, whatever the hardware's default."""
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+def gram(a: Float[Array, "i d"], b: Float[Array, "j d"]) -> Float[Array, "i j"]:
+    """Inner products of the vectors of two blocks."""
+    return times(a, b.T)
+
+
+def orthonormalised(block: Float[Array, "k d"]) -> tuple[Float[Array, "q d"], Float[Array, "q k"]]:
+    """An orthonormal basis Q of a block and its coordinates C, block = Cᵀ Q, q = min(k, d).
+
+    Householder reflections: zero and dependent vectors need no rank decision. They get spare
+    directions of their own, and coordinates of exactly or nearly zero.
+    """
+    basis, coordinates = jnp.linalg.qr(block.T)
+    return basis.T, coordinates
+
+
+def square_sums(block: Float[Array, "k d"]) -> Float[Array, " k"]:
+    """‖·‖² of every vector, summed pairwise."""
+    return jnp.sum(block * block, axis=1)
+
+
+def inner_products(a: Float[Array, "k d"], b: Float[Array, "k d"]) -> Float[Array, " k"]:
+    """Inner product of every vector of `a` with its partner in `b`, summed pairwise."""
+    return jnp.sum(a * b, axis=1)
+
+
+def unit_scales(block: Float[Array, "k d"]) -> Float[np.ndarray, " k"]:
+    """The power of two below every vector's largest entry; 1 for zero vectors.
+
+    Dividing by it is exact, and keeps squares from underflow and overflow.
+    """
+    largest = np.asarray(jnp.max(jnp.abs(block), axis=1), np.float64)
+    return np.where(largest > 0, 2.0 ** np.floor(np.log2(np.where(largest > 0, largest, 1))), 1.0)

@@ -1,0 +1,375 @@
+"""Conjugate gradients for all right-hand sides in one block."""
+
+import abc
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from linmodels._blocks import (
+    gram,
+    orthonormalised,
+    square_sums,
+    times,
+    unit_scales,
+)
+from linmodels._results import RESULTS
+
+Product = Callable[[Float[Array, "k d"]], Float[Array, "k d"]]
+"""Products of a symmetric operator with every vector of a block."""
+CONSISTENT = 4.0
+"""Largest ratio of true to recursive squared residuals at which the recursion is believed."""
+GAIN = 0.25
+"""A restart that leaves more than this share of the squared error has gained nothing."""
+
+
+class Progress(NamedTuple):
+    """Where a solve stands, one entry a right-hand side."""
+
+    passes: int
+    """products with the operator so far, each with a whole block"""
+    right_hand_side: Float[np.ndarray, " k"]
+    """‖b‖²"""
+    residual: Float[np.ndarray, " k"]
+    """‖b − Hx‖²"""
+    error: Float[np.ndarray, " k"]
+    """‖x − H⁻¹b‖²_H, estimated; infinite while unknown"""
+    measure: Float[np.ndarray, " k"]
+    """what the stopping rule measures of the iterates"""
+
+
+class AbstractStoppingRule(eqx.Module):
+    """When iterates are good enough."""
+
+    @abc.abstractmethod
+    def measure(
+        self, iterate: Float[Array, "k d"], residual: Float[Array, "k d"], rhs: Float[Array, "k d"]
+    ) -> Float[Array, " k"]:
+        """A number of every iterate that `met` needs; runs inside jit."""
+
+    @abc.abstractmethod
+    def met(self, progress: Progress) -> bool:
+        """Whether to stop."""
+
+
+class RelativeResidual(AbstractStoppingRule):
+    """‖b − Hx‖ ≤ tolerance · ‖b‖ for every right-hand side.
+
+    Raises:
+        ValueError: a tolerance outside (0, 1).
+    """
+
+    tolerance: float = eqx.field(static=True)
+
+    def __check_init__(self):
+        if not 0 < self.tolerance < 1:
+            raise ValueError(f"tolerance must be between 0 and 1, got {self.tolerance}.")
+
+    def measure(self, iterate, residual, rhs) -> Float[Array, " k"]:
+        """Nothing is needed."""
+        return jnp.zeros(len(iterate), iterate.dtype)
+
+    def met(self, progress: Progress) -> bool:
+        """Every column below its own tolerance."""
+        return bool((progress.residual <= self.tolerance**2 * progress.right_hand_side).all())
+
+
+class Recurrence(NamedTuple):
+    """T = L D Lᵀ, the operator in the Krylov basis: L has −ρ below its unit diagonal blocks.
+
+    The basis starts from the first residual, R₀ = C₀ᵀQ₀.
+    """
+
+    start: Float[np.ndarray, "q k"]
+    """C₀"""
+    diagonal: list[Float[np.ndarray, "q q"]]
+    """D_i"""
+    below: list[Float[np.ndarray, "q q"]]
+    """ρ_{i+1}"""
+
+
+class BlockSolution(NamedTuple):
+    """Solutions of Hx = b for k right-hand sides, and how they were come by."""
+
+    value: Float[Array, "k d"]
+    result: RESULTS
+    columns: Bool[np.ndarray, " k"]
+    """the right-hand sides that `result` is about; none where it is successful"""
+    progress: Progress
+    """at the end, from true residuals"""
+    recurrence: Recurrence
+    """of the first run, for Gauss quadrature"""
+
+
+class _Problem(NamedTuple):
+    product: Product
+    rhs: Float[Array, "k d"]
+    squares: Float[np.ndarray, " k"]
+    rule: AbstractStoppingRule
+    max_passes: int
+    callback: Callable[[Progress], None]
+
+    @property
+    def delay(self) -> int:
+        """Steps whose decreases of the error are summed: more where a block is small."""
+        return 4 + 12 // len(self.rhs)
+
+
+class _Found(NamedTuple):
+    """The best iterates yet, with true residuals."""
+
+    iterate: Float[Array, "k d"]
+    residual: Float[Array, "k d"]
+    error: Float[np.ndarray, " k"]
+    passes: int
+
+
+class _State(NamedTuple):
+    """Iterates base + scale · change with residuals scale · CᵀQ; the rest in scaled units."""
+
+    base: Float[Array, "k d"]
+    scale: Float[Array, " k"]
+    change: Float[Array, "k d"]
+    basis: Float[Array, "q d"]
+    coordinates: Float[Array, "q k"]
+    search: Float[Array, "q d"]
+
+
+class _Step(NamedTuple):
+    """What the host needs of one step, in scaled units."""
+
+    curvature: Float[Array, "q q"]
+    coupling: Float[Array, "q q"]
+    decrease: Float[Array, " k"]
+    residual: Float[Array, " k"]
+    measure: Float[Array, " k"]
+    sound: Bool[Array, ""]
+
+
+class _Run(NamedTuple):
+    """One run of the recursion, until the rule is met or nothing more is to be had."""
+
+    iterate: Float[Array, "k d"]
+    passes: int
+    residual: Float[np.ndarray, " k"]
+    """‖·‖² by recursion"""
+    error: Float[np.ndarray, " k"]
+    """estimated squared error in the H-norm"""
+    total: Float[np.ndarray, " k"]
+    """its decrease over the run: from below, the squared error that the run started from"""
+    recurrence: Recurrence
+    failure: RESULTS | None
+
+
+def block_cg(
+    product: Product,
+    rhs: Float[Array, "k d"],
+    rule: AbstractStoppingRule,
+    *,
+    start: Float[Array, "k d"] | None = None,
+    max_passes: int = 1_000,
+    callback: Callable[[Progress], None] | None = None,
+) -> BlockSolution:
+    """Solves Hx = b for all right-hand sides together; H is symmetric positive definite.
+
+    Orthonormalised block conjugate gradients (BCGrQ; Dubrulle 2001, "Retooling the method of block
+    conjugate gradients"). The true residual decides: where it has parted from the recursive one,
+    the recursion starts again from it, for as long as that gains anything. The best iterate of
+    every column is kept.
+
+    Args:
+        product: H times every vector of a block; one call is one pass.
+        rhs: b.
+        rule: when to stop.
+        start: first iterates; zeros where None.
+        max_passes: products before giving up, beside the last check.
+        callback: called with the `Progress` after every pass of the recursion.
+
+    Raises:
+        ValueError: max_passes below 1, or a start of another shape.
+
+    >>> import jax.numpy as jnp
+    >>> matrix = jnp.array([[2.0, 1.0], [1.0, 3.0]])
+    >>> block_cg(lambda x: x @ matrix, jnp.array([[1.0, -2.0]]), RelativeResidual(1e-5)).value
+    Array([[ 1., -1.]], dtype=float32)
+    """
+    if max_passes < 1:
+        raise ValueError(f"max_passes must be at least 1, got {max_passes}.")
+    if start is not None and start.shape != rhs.shape:
+        raise ValueError(f"start has shape {start.shape}, the right-hand sides {rhs.shape}.")
+    callback = callback or (lambda progress: None)
+    problem = _Problem(product, rhs, _squares(rhs), rule, max_passes, callback)
+    found, recurrence, result = _started(problem, start), _NOTHING, None
+    if not np.isfinite(_squares(found.residual)).all():
+        return _solution(problem, found, recurrence, RESULTS.non_finite)
+    previous = np.inf
+    while result is None and not rule.met(_progress(problem, found)):
+        run = _run(problem, found)
+        recurrence = run.recurrence if recurrence is _NOTHING else recurrence
+        found, gained = _verified(problem, found, run, previous)
+        previous = run.total.sum()
+        if not gained:
+            result = RESULTS.stagnated if run.failure is None else run.failure
+        elif found.passes >= max_passes:
+            result = RESULTS.max_passes_reached
+    met = rule.met(_progress(problem, found))
+    return _solution(problem, found, recurrence, RESULTS.successful if met else result)
+
+
+_NOTHING = Recurrence(np.zeros((0, 0)), [], [])
+
+
+def _started(problem: _Problem, start: Array | None) -> _Found:
+    unknown = np.full(len(problem.rhs), np.inf)
+    if start is None:
+        return _Found(jnp.zeros_like(problem.rhs), problem.rhs, unknown, 0)
+    return _Found(start, problem.rhs - problem.product(start), unknown, 1)
+
+
+def _run(problem: _Problem, found: _Found) -> _Run:
+    scale = unit_scales(found.residual)
+    state = _begin(found.iterate, found.residual, jnp.asarray(scale, found.residual.dtype))
+    recurrence = Recurrence(np.asarray(state.coordinates, np.float64) * scale, [], [])
+    residual, passes, failure = _squares(found.residual), found.passes, None
+    decreases = np.zeros((0, len(scale)))
+    while passes < problem.max_passes:
+        following, step = _advance(
+            state, problem.product(state.search), problem.rhs, problem.rule
+        )
+        step, passes = _Step(*(np.asarray(x, np.float64) for x in step)), passes + 1
+        if not step.sound:
+            failure = _diagnosis(step.curvature)
+            break
+        state, residual = following, step.residual * scale**2
+        decreases = np.vstack([decreases, step.decrease * scale**2])
+        recurrence.diagonal.append(step.curvature)
+        recurrence.below.append(step.coupling)
+        error = _error(decreases, problem.delay)
+        progress = Progress(passes, problem.squares, residual, error, step.measure)
+        problem.callback(progress)
+        if problem.rule.met(progress):
+            break
+    error = _error(decreases, problem.delay)
+    return _Run(_iterate(state), passes, residual, error, decreases.sum(0), recurrence, failure)
+
+
+def _error(decreases: Float[np.ndarray, "i k"], delay: int) -> Float[np.ndarray, " k"]:
+    """The squared error some steps ago: what has gone since, and a geometric tail.
+
+    The rate of the tail is the columns' median: it belongs to the operator more than to them.
+    """
+    delay = min(max(delay, len(decreases) // 8), len(decreases) // 2)
+    if delay < 2:
+        return np.full(decreases.shape[1], np.inf)
+    last, before = decreases[-delay:].sum(0), decreases[-2 * delay : -delay].sum(0)
+    if not (before > 0).any():
+        return np.zeros(decreases.shape[1])
+    rate = np.median(last[before > 0] / before[before > 0])
+    return np.where(last > 0, last / (1 - rate), 0) if rate < 1 else np.full(len(last), np.inf)
+
+
+def _verified(
+    problem: _Problem, found: _Found, run: _Run, previous: float
+) -> tuple[_Found, bool]:
+    """The better of two iterates in every column by true residuals, and whether a run has gained.
+
+    The recursion's estimates hold for its own iterates; where the true residual is another, what
+    is known is the error that the run started from, which its steps have not made larger.
+    """
+    residual = problem.rhs - problem.product(run.iterate)
+    old, new = _squares(found.residual), _squares(residual)
+    better = new <= old  # not where NaN
+    error = np.where(better & (new <= CONSISTENT * run.residual), run.error, np.inf)
+    error = np.minimum(error, run.total) if run.recurrence.diagonal else found.error
+    gained = (new < GAIN * old).any() or 0 < run.total.sum() < GAIN * previous
+    pick = jnp.asarray(better)[:, None]
+    best = _Found(
+        jnp.where(pick, run.iterate, found.iterate),
+        jnp.where(pick, residual, found.residual),
+        error,
+        run.passes + 1,
+    )
+    return best, bool(gained)
+
+
+@eqx.filter_jit
+def _begin(base: Array, residual: Array, scale: Array) -> _State:
+    basis, coordinates = orthonormalised(residual / scale[:, None])
+    return _State(base, scale, jnp.zeros_like(base), basis, coordinates, basis)
+
+
+@eqx.filter_jit
+def _advance(
+    state: _State, applied: Array, rhs: Array, rule: AbstractStoppingRule
+) -> tuple[_State, _Step]:
+    """One step, from HS: ξ = (SᵀHS)⁻¹, X += SξC, Qρ = qr(Q − HSξ), S = Q + Sρᵀ, C = ρC."""
+    curvature = gram(state.search, applied)
+    curvature = (curvature + curvature.T) / 2
+    size = jnp.sqrt(jnp.abs(jnp.diag(curvature)))
+    size = jnp.where(size > 0, size, 1)
+    lower = jnp.linalg.cholesky(curvature / size / size[:, None])
+    solve = lambda b: jax.scipy.linalg.cho_solve((lower, True), b / size[:, None]) / size[:, None]
+    weights = solve(state.coordinates)
+    basis, coupling = orthonormalised(state.basis - solve(applied))
+    following = state._replace(
+        change=state.change + times(weights.T, state.search),
+        basis=basis,
+        coordinates=times(coupling, state.coordinates),
+        search=basis + times(coupling, state.search),
+    )
+    residual = times(following.coordinates.T, basis)
+    decrease = jnp.sum(state.coordinates * weights, axis=0)
+    measure = rule.measure(_iterate(following), state.scale[:, None] * residual, rhs)
+    sound = jnp.isfinite(lower).all() & jnp.isfinite(coupling).all()
+    return following, _Step(
+        curvature, coupling, decrease, square_sums(residual), measure, sound
+    )
+
+
+def _iterate(state: _State) -> Float[Array, "k d"]:
+    return state.base + state.scale[:, None] * state.change
+
+
+def _diagnosis(curvature: Float[np.ndarray, "q q"]) -> RESULTS:
+    """Why SᵀHS has no Cholesky factor."""
+    if not np.isfinite(curvature).all():
+        return RESULTS.non_finite
+    size = np.sqrt(np.abs(np.diag(curvature)))
+    size = np.where(size > 0, size, 1)
+    values = np.linalg.eigvalsh(curvature / size / size[:, None])
+    rounding = 10 * len(values) * np.finfo(np.float32).eps
+    return RESULTS.negative_curvature if values[0] < -rounding else RESULTS.breakdown
+
+
+def _squares(block: Float[Array, "k d"]) -> Float[np.ndarray, " k"]:
+    """‖·‖² of every vector in float64, out of reach of underflow."""
+    scale = unit_scales(block)
+    scaled = block / jnp.asarray(scale, block.dtype)[:, None]
+    return np.asarray(square_sums(scaled), np.float64) * scale**2
+
+
+def _progress(problem: _Problem, found: _Found) -> Progress:
+    measure = _measured(problem.rule, found.iterate, found.residual, problem.rhs)
+    squares = _squares(found.residual)
+    measure = np.asarray(measure, np.float64)
+    return Progress(found.passes, problem.squares, squares, found.error, measure)
+
+
+@eqx.filter_jit
+def _measured(rule: AbstractStoppingRule, iterate: Array, residual: Array, rhs: Array) -> Array:
+    return rule.measure(iterate, residual, rhs)
+
+
+def _solution(
+    problem: _Problem, found: _Found, recurrence: Recurrence, result: RESULTS
+) -> BlockSolution:
+    progress = _progress(problem, found)
+    columns = ~np.isfinite(progress.residual)
+    value = jnp.where(jnp.asarray(columns)[:, None], jnp.nan, found.iterate)
+    if result not in (RESULTS.successful, RESULTS.non_finite):
+        columns = progress.residual > 0
+    return BlockSolution(value, result, columns, progress, recurrence)
