@@ -1,6 +1,7 @@
 """Bayesian linear models of any size, touching the design matrix only through products."""
 
 from linmodels import effective_dimension as effective_dimension
+from linmodels import krylov as krylov
 from linmodels import metrics as metrics
 from linmodels import operators as operators
 from linmodels._columns import ColumnMoments as ColumnMoments
@@ -32,6 +33,8 @@ from linmodels._results import FlagKind as FlagKind
 from linmodels._storage import load as load
 from linmodels._storage import save as save
 from linmodels.methods import AbstractMethod as AbstractMethod
+from linmodels.methods import BlockCG as BlockCG
 from linmodels.methods import Exact as Exact
+from linmodels.methods import SolverReport as SolverReport
 
 __version__ = "0.1.0"

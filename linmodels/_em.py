@@ -223,7 +223,6 @@ def _finish(
     throw: bool,
 ) -> Fit:
     found = Hyperparameters(state.alpha, state.noise_precision)
-    terms, posterior = system.solve(*found)
     grouped = system.prior.groups is not None
     following = update(state) if state.change > tolerance else state
     growth = Hyperparameters(
@@ -236,8 +235,7 @@ def _finish(
         system.reason,
         system.prior.with_alpha(state.alpha if grouped else state.alpha[0]),
         state.noise_precision,
-        terms,
-        posterior,
+        system.solve(*found),
         steps=state.step,
         flags=flags(found, growth, system.scales(), learn_noise),
         result=RESULTS.successful if state.settled(tolerance) else RESULTS.max_steps_reached,

@@ -15,7 +15,7 @@ from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS, Flag
 from linmodels._whitening import gaussian
-from linmodels.methods import AbstractMethod, EvidenceTerms, Exact
+from linmodels.methods import AbstractMethod, Exact, Solution, SolverReport
 
 
 class Fit(eqx.Module):
@@ -34,6 +34,9 @@ class Fit(eqx.Module):
         method: of inference; `reason` says why it was chosen.
         steps: of learning; 0 for `infer`.
         flags: what is degenerate; empty as a rule.
+        log_evidence_error: standard error of `log_evidence`; 0 where the method is exact.
+        effective_dimension_error: standard error of `effective_dimension`; likewise.
+        solver: how well an iterative method has solved; None where the method is exact.
     """
 
     posterior: Posterior
@@ -48,6 +51,9 @@ class Fit(eqx.Module):
     reason: str = eqx.field(static=True)
     steps: int = eqx.field(static=True, default=0)
     flags: tuple[Flag, ...] = eqx.field(static=True, default=())
+    log_evidence_error: Float[Any, ""] = 0.0
+    effective_dimension_error: Float[Any, ""] = 0.0
+    solver: SolverReport | None = None
 
 
 class FitError(RuntimeError):
@@ -106,9 +112,9 @@ def infer(
     system = method.prepare(data, prior, num_samples=num_samples, key=key)
     alpha = _per_group(prior, parameter_structure(example.design.in_structure()))
     beta = np.ones(1)
-    terms, posterior = system.solve(alpha, beta)
+    solution = system.solve(alpha, beta)
     settled = system.prior.with_alpha(prior.alpha)
-    return finish(data, method, system.reason, settled, beta, terms, posterior, throw=throw)
+    return finish(data, method, system.reason, settled, beta, solution, throw=throw)
 
 
 def log_evidence(
@@ -134,8 +140,7 @@ def finish(
     reason: str,
     prior: GaussianPrior,
     noise_scale: Float[np.ndarray, " C"],
-    terms: EvidenceTerms,
-    posterior: Posterior,
+    solution: Solution,
     *,
     steps: int = 0,
     flags: tuple[Flag, ...] = (),
@@ -143,8 +148,10 @@ def finish(
     throw: bool,
 ) -> Fit:
     """Checks a solution and puts the fit together."""
+    terms, posterior = solution.terms, solution.posterior
     dtype = jnp.result_type(*jax.tree.leaves(posterior.mean))
     evidence = jnp.asarray(terms.log_evidence, dtype)
+    result = result if solution.result == RESULTS.successful else solution.result
     finite = _all_finite((posterior.mean, posterior.deviations, evidence))
     result = RESULTS.where(finite, result, RESULTS.non_finite)
     example = example_batch(data)
@@ -163,6 +170,9 @@ def finish(
         reason,
         steps,
         flags,
+        jnp.asarray(terms.log_evidence_error, dtype),
+        jnp.asarray(terms.dimension_error, dtype),
+        solution.report,
     )
     if throw and not is_traced(evidence) and result != RESULTS.successful:
         raise FitError(f"{RESULTS[result]} The fit as it is: `error.fit`, or throw=False.", fit)

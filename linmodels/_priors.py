@@ -116,25 +116,34 @@ class GaussianPrior(eqx.Module):
             return np.zeros(_size(structure), bool)
         return ravel_mask(self.flat, structure, "flat", bool)
 
+    def require_fit(self, structure: PyTree) -> None:
+        """Refuses a factor that does not fit the parameters.
+
+        Raises:
+            ValueError: F does not map onto θ, or is dense beside flat or grouped parameters.
+        """
+        if self.factor is None:
+            return
+        size = _size(structure)
+        if self.factor.out_size() != size:
+            raise ValueError(
+                f"The prior's factor maps onto {self.factor.out_size()} numbers, θ has {size}."
+            )
+        labelled = self.flat is not None or self.groups is not None
+        if labelled and not lx.is_diagonal(self.factor):
+            raise ValueError("Flat or grouped parameters need a diagonal prior factor.")
+
     def root(self, structure: PyTree) -> Array | None:
         """F: None for the identity, (d',) for a diagonal, else (d', r).
 
         Raises:
             ValueError: F does not map onto θ, or is dense beside flat or grouped parameters.
         """
+        self.require_fit(structure)
         if self.factor is None:
             return None
-        size = _size(structure)
-        if self.factor.out_size() != size:
-            raise ValueError(
-                f"The prior's factor maps onto {self.factor.out_size()} numbers, θ has {size}."
-            )
-        if lx.is_diagonal(self.factor):
-            root = jnp.asarray(lx.diagonal(self.factor))
-        elif self.flat is not None or self.groups is not None:
-            raise ValueError("Flat or grouped parameters need a diagonal prior factor.")
-        else:
-            root = jnp.asarray(self.factor.as_matrix())
+        diagonal = lx.is_diagonal(self.factor)
+        root = jnp.asarray(lx.diagonal(self.factor) if diagonal else self.factor.as_matrix())
         require_finite(root, "The prior's factor")
         return root
 

@@ -35,6 +35,16 @@ class WhitenedRows(NamedTuple):
     """Σ w log det B₀"""
 
 
+class RowVectors(NamedTuple):
+    """`WhitenedRows` without the design."""
+
+    targets: Float[Array, " N"]
+    noise: Float[Array, "N k"]
+    output: Int[Array, " N"]
+    rank: Float[Array, " C"]
+    log_determinant: Float[Array, ""]
+
+
 def whitened_rows(
     data: Data, mean: PyTree = None, *, num_samples: int = 0, key: Array | None = None
 ) -> Iterator[WhitenedRows]:
@@ -68,6 +78,14 @@ def whiten(
     data: Observations, mean: PyTree, first: int | Array, num_samples: int, key: Array | None
 ) -> WhitenedRows:
     """Whitens one block whose first row is row `first` of the data."""
+    vectors = row_vectors(data, mean, first, num_samples, key)
+    return WhitenedRows(_whiten_design(data), *vectors)
+
+
+def row_vectors(
+    data: Observations, mean: PyTree, first: int | Array, num_samples: int, key: Array | None
+) -> RowVectors:
+    """Everything of `whiten` but the design."""
     likelihood = gaussian(data.likelihood)
     residual = data.targets
     if data.offset is not None:
@@ -76,8 +94,7 @@ def whiten(
         residual = jax.tree.map(jnp.subtract, residual, data.design.mv(_as(mean, data)))
     counts = _entry_weights(data)
     output, rank = _ranks(likelihood, data.targets, counts)
-    return WhitenedRows(
-        design=_whiten_design(data),
+    return RowVectors(
         targets=ravel(root_product(data, residual)),
         noise=row_noise(data.targets, first, num_samples, key),
         output=output,
@@ -100,10 +117,20 @@ def gaussian(likelihood: AbstractLikelihood) -> Gaussian:
 def root_product(data: Observations, vector: PyTree) -> PyTree:
     """√w R v."""
     product = gaussian(data.likelihood).root_product(data.targets, vector)
+    return _times_root_weights(data, product)
+
+
+def root_transpose_product(data: Observations, vector: PyTree) -> PyTree:
+    """Rᵀ √w u."""
+    weighted = _times_root_weights(data, vector)
+    return gaussian(data.likelihood).root_transpose_product(data.targets, weighted)
+
+
+def _times_root_weights(data: Observations, vector: PyTree) -> PyTree:
     if data.weights is None:
-        return product
+        return vector
     root = jnp.sqrt(data.weights)
-    return jax.tree.map(lambda v: root.reshape(-1, *[1] * (v.ndim - 1)) * v, product)
+    return jax.tree.map(lambda v: root.reshape(-1, *[1] * (v.ndim - 1)) * v, vector)
 
 
 @eqx.filter_jit
@@ -154,15 +181,23 @@ def _entry_weights(data: Observations) -> Float[Array, " N"] | Float[Array, ""]:
 def _ranks(likelihood: Gaussian, targets: PyTree, counts: Array) -> tuple[Array, Array]:
     """Index of every entry's noise precision, and the summed rank for each."""
     rank = ravel(likelihood.rank(targets)) * counts
+    output = noise_labels(likelihood, targets)
     if not likelihood.per_output:
-        return jnp.zeros(rank.shape, int), jnp.sum(rank)[None]
+        return output, jnp.sum(rank)[None]
+    size = sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(targets))
+    return output, jnp.zeros(size, rank.dtype).at[output].add(rank)
+
+
+def noise_labels(likelihood: Gaussian, targets: PyTree) -> Int[Array, " N"]:
+    """Index c of the noise precision β_c that every entry has."""
+    if not likelihood.per_output:
+        return jnp.zeros(sum(leaf.size for leaf in jax.tree.leaves(targets)), int)
     start, labels = 0, []
     for leaf in jax.tree.leaves(targets):
         size = int(np.prod(leaf.shape[1:]))
         labels.append(jnp.tile(start + jnp.arange(size), leaf.shape[0]))
         start += size
-    output = jnp.concatenate(labels)
-    return output, jnp.zeros(start, rank.dtype).at[output].add(rank)
+    return jnp.concatenate(labels)
 
 
 def explain_non_finite(data: Data, index: int) -> None:

@@ -3,7 +3,17 @@
 from linmodels.krylov._block_cg import AbstractStoppingRule as AbstractStoppingRule
 from linmodels.krylov._block_cg import BlockSolution as BlockSolution
 from linmodels.krylov._block_cg import Progress as Progress
+from linmodels.krylov._block_cg import Recurrence as Recurrence
 from linmodels.krylov._block_cg import RelativeResidual as RelativeResidual
 from linmodels.krylov._block_cg import block_cg as block_cg
+from linmodels.krylov._quadrature import quadratic_forms as quadratic_forms
 
-__all__ = ["AbstractStoppingRule", "BlockSolution", "Progress", "RelativeResidual", "block_cg"]
+__all__ = [
+    "AbstractStoppingRule",
+    "BlockSolution",
+    "Progress",
+    "Recurrence",
+    "RelativeResidual",
+    "block_cg",
+    "quadratic_forms",
+]

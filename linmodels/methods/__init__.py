@@ -4,6 +4,18 @@ from linmodels.methods._method import AbstractMethod as AbstractMethod
 from linmodels.methods._method import AbstractSystem as AbstractSystem
 from linmodels.methods._method import EvidenceTerms as EvidenceTerms
 from linmodels.methods._method import Scales as Scales
+from linmodels.methods._method import Solution as Solution
+from linmodels.methods._method import SolverReport as SolverReport
+from linmodels.methods.block_cg import BlockCG as BlockCG
 from linmodels.methods.exact import Exact as Exact
 
-__all__ = ["AbstractMethod", "AbstractSystem", "EvidenceTerms", "Exact", "Scales"]
+__all__ = [
+    "AbstractMethod",
+    "AbstractSystem",
+    "BlockCG",
+    "EvidenceTerms",
+    "Exact",
+    "Scales",
+    "Solution",
+    "SolverReport",
+]

@@ -15,10 +15,10 @@ from jaxtyping import Array, Float, PyTree
 
 from linmodels._likelihoods import LOG_2PI
 from linmodels._observations import Data, Observations
-from linmodels._posterior import Posterior, posterior_from_arrays
+from linmodels._posterior import posterior_from_arrays
 from linmodels._priors import GaussianPrior
 from linmodels._whitening import WhitenedRows, whiten
-from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales
+from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales, Solution
 from linmodels.methods._parameters import as_operator
 from linmodels.operators import LowRankUpdate
 
@@ -60,7 +60,7 @@ class DirectSystem(AbstractSystem):
 
     def solve(
         self, alpha: Float[Any, " L"], beta: Float[Any, " C"]
-    ) -> tuple[EvidenceTerms, Posterior]:
+    ) -> Solution:
         """The evidence and the posterior."""
         alpha, beta = (jnp.asarray(x, self.rows.design.dtype) for x in (alpha, beta))
         root, flat, (group, count) = self._prior_arrays()
@@ -81,7 +81,7 @@ class DirectSystem(AbstractSystem):
             _compose(units, solved.covariance_root),
             self.prior.mean,
         )
-        return self._terms(solved, beta, flat, group, count), posterior
+        return Solution(self._terms(solved, beta, flat, group, count), posterior)
 
     def _prior_arrays(self):
         root, flat = self.prior.root(self.structure), self.prior.flat_mask(self.structure)

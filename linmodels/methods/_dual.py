@@ -11,10 +11,10 @@ import scipy.linalg
 from jaxtyping import Float, Int
 
 from linmodels._likelihoods import LOG_2PI
-from linmodels._posterior import Posterior, posterior_from_arrays
+from linmodels._posterior import posterior_from_arrays
 from linmodels._priors import GaussianPrior
 from linmodels.methods._dense import inverse_from_cholesky, inverse_triangle, scale_rows
-from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales
+from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales, Solution
 from linmodels.methods._moments import Shift
 from linmodels.methods._parameters import ParameterMap, as_operator, scales_of
 from linmodels.methods._spectrum import Spectrum
@@ -73,7 +73,7 @@ class DualSystem(AbstractSystem):
             return self._spectrum.evaluate(alpha, beta)
         return self._terms(self._factorise(alpha, beta), alpha, beta)
 
-    def solve(self, alpha: np.ndarray, beta: np.ndarray) -> tuple[EvidenceTerms, Posterior]:
+    def solve(self, alpha: np.ndarray, beta: np.ndarray) -> Solution:
         """The evidence and the posterior by Matheron's rule."""
         kernel = self._factorise(alpha, beta)
         mean = self._parameters_from(kernel, alpha, kernel.targets, None, centred=True)
@@ -87,7 +87,7 @@ class DualSystem(AbstractSystem):
             self._covariance_factor(kernel, alpha),
             self.prior.mean,
         )
-        return self._terms(kernel, alpha, beta), posterior
+        return Solution(self._terms(kernel, alpha, beta), posterior)
 
     @property
     def _flat_rows(self) -> np.ndarray:

@@ -4,11 +4,13 @@ import abc
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Array, Float
 
 from linmodels._observations import Data
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
+from linmodels._results import RESULTS
 
 
 class EvidenceTerms(NamedTuple):
@@ -27,6 +29,40 @@ class EvidenceTerms(NamedTuple):
     """γ_c = tr WH⁻¹Wᵀ over the entries with noise precision β_c"""
     residual: Float[Any, " C"]
     """‖y − o − Φθ̄‖²_{B₀} over the same entries"""
+    dimension_error: Float[Any, ""] = 0.0
+    """standard error of Σ γ_l; 0 where exact"""
+    log_evidence_error: Float[Any, ""] = 0.0
+    """standard error of the log evidence; 0 where exact"""
+
+
+class SolverReport(eqx.Module):
+    """How well an iterative method has solved, in ε² = E‖e‖²_H / γ, e the error of a deviation.
+
+    Variances estimated from k deviations are off by √(2/k) anyway, so that ε² ≤ 1/(8k) keeps the
+    solver's part below half of that.
+
+    Attributes:
+        passes: products of the whole block with the data.
+        certificate: upper bound on ε², from true residuals.
+        estimate: of ε² for the iterates some steps earlier.
+        tolerance: what ε² was to reach.
+        residuals: ‖b − Hx‖ of every deviation and, last, of the mean, (k + 1,).
+    """
+
+    passes: int
+    certificate: float
+    estimate: float
+    tolerance: float
+    residuals: Float[np.ndarray, " k1"]
+
+
+class Solution(NamedTuple):
+    """The evidence and the posterior at some hyperparameters."""
+
+    terms: EvidenceTerms
+    posterior: Posterior
+    result: RESULTS = RESULTS.successful
+    report: SolverReport | None = None
 
 
 class Scales(NamedTuple):
@@ -61,9 +97,7 @@ class AbstractSystem(eqx.Module):
         """The evidence at α (L,) and noise precisions β (C,)."""
 
     @abc.abstractmethod
-    def solve(
-        self, alpha: Float[Any, " L"], beta: Float[Any, " C"]
-    ) -> tuple[EvidenceTerms, Posterior]:
+    def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> Solution:
         """The evidence and the posterior there."""
 
 

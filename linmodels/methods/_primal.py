@@ -7,10 +7,10 @@ import numpy as np
 from jaxtyping import Float
 
 from linmodels._likelihoods import LOG_2PI
-from linmodels._posterior import Posterior, posterior_from_arrays
+from linmodels._posterior import posterior_from_arrays
 from linmodels._priors import GaussianPrior
 from linmodels.methods._dense import cholesky_above, inverse_triangle, scale_rows
-from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales
+from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales, Solution
 from linmodels.methods._moments import Moments
 from linmodels.methods._parameters import ParameterMap, known_residual, scales_of
 from linmodels.methods._spectrum import Spectrum
@@ -58,7 +58,7 @@ class PrimalSystem(AbstractSystem):
             return self._spectrum.evaluate(alpha, beta)
         return self._terms(self._factorise(alpha, beta), alpha, beta)
 
-    def solve(self, alpha: np.ndarray, beta: np.ndarray) -> tuple[EvidenceTerms, Posterior]:
+    def solve(self, alpha: np.ndarray, beta: np.ndarray) -> Solution:
         """The evidence and the posterior from H = LLᵀ."""
         solved = self._factorise(alpha, beta)
         rhs = self.prior_noise * ~self._flat[:, None]
@@ -75,7 +75,7 @@ class PrimalSystem(AbstractSystem):
             push(solved.inverse_root, centred=False),
             self.prior.mean,
         )
-        return self._terms(solved, alpha, beta), posterior
+        return Solution(self._terms(solved, alpha, beta), posterior)
 
     def _factorise(self, alpha: np.ndarray, beta: np.ndarray) -> _Factorised:
         scale = self.parameters.scale(alpha)

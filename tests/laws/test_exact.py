@@ -29,7 +29,7 @@ def solve(layout, side, arrays):
     """The evidence terms and the posterior at the problem's hyperparameters."""
     data, believed = observations(layout, arrays), prior(layout, arrays)
     system = lm.Exact(side).prepare(data, believed, num_samples=0, key=None)
-    terms, posterior = system.solve(arrays.alpha, arrays.beta)
+    terms, posterior, *_ = system.solve(arrays.alpha, arrays.beta)
     return terms, posterior.mean, posterior.covariance_factor.as_matrix()
 
 

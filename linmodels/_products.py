@@ -1,0 +1,177 @@
+"""Products with the whitened design W, for blocks of vectors, batch by batch.
+
+Nothing here is larger than the rows of a batch or a block of parameters, and no matrix is formed.
+Vectors x are coordinates of the prior, θ − μ = F α^{-½} x; rows are ravelled outputs.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from linmodels._arrays import ravel, unravel
+from linmodels._blocks import times
+from linmodels._observations import Data, Observations
+from linmodels._priors import GaussianPrior
+from linmodels._whitening import (
+    RowVectors,
+    gaussian,
+    noise_labels,
+    root_product,
+    root_transpose_product,
+    row_vectors,
+)
+
+
+class Factor(eqx.Module):
+    """F, from coordinates (r,) to parameters shaped as θ; 1 for flat parameters."""
+
+    operator: lx.AbstractLinearOperator | None
+    structure: PyTree = eqx.field(static=True)
+
+    @property
+    def size(self) -> int:
+        """r."""
+        if self.operator is not None:
+            return self.operator.in_size()
+        return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.structure))
+
+    def parameters(self, x: Float[Array, " r"]) -> PyTree:
+        """F x."""
+        if self.operator is None:
+            return unravel(x, self.structure)
+        y = self.operator.mv(unravel(x, self.operator.in_structure()))
+        return unravel(ravel(y), self.structure)
+
+    def cofactors(self, theta: PyTree) -> Float[Array, " r"]:
+        """Fᵀ θ."""
+        if self.operator is None:
+            return ravel(theta)
+        vector = unravel(ravel(theta), self.operator.out_structure())
+        return ravel(self.operator.T.mv(vector))
+
+
+def factor_of(prior: GaussianPrior, structure: PyTree) -> Factor:
+    """The factor of a settled prior, without forming its matrix.
+
+    Raises:
+        ValueError: F does not map onto θ, or is not diagonal beside flat or grouped parameters.
+    """
+    prior.require_fit(structure)
+    flat, operator = prior.flat_mask(structure), prior.factor
+    if operator is not None and flat.any():
+        root = jnp.where(flat, 1, lx.diagonal(operator))
+        operator = lx.DiagonalLinearOperator(root)
+    return Factor(operator, structure)
+
+
+class FlatColumns(NamedTuple):
+    """How flat parameters follow the others: θ_f = −T y, T = (ZᵀBZ)⁻¹ZᵀBΦF."""
+
+    index: Int[Array, " f"]
+    regression: Float[Array, "f r"]
+    """T, 0 at flat coordinates"""
+
+
+class WhitenedDesign(eqx.Module):
+    """W = √β √w R₀ Φ F α^{-½} at given hyperparameters, flat columns projected out.
+
+    Args:
+        factor: F.
+        scale: α^{-½} of every coordinate; 0 at flat ones where `flat` is given.
+        beta: β, one or one an output.
+        flat: where flat columns are to be projected out.
+    """
+
+    factor: Factor
+    scale: Float[Array, " r"]
+    beta: Float[Array, " C"]
+    flat: FlatColumns | None = None
+
+    def units(self, x: Float[Array, "k r"]) -> Float[Array, "k r"]:
+        """Coordinates at α = 1, flat ones as the others make them."""
+        y = x * self.scale
+        if self.flat is None:
+            return y
+        return y.at[:, self.flat.index].add(-times(y, self.flat.regression.T))
+
+    def product(self, data: Observations, x: Float[Array, "k r"]) -> Float[Array, "k N"]:
+        """W x of every vector."""
+        forward = lambda v: ravel(root_product(data, data.design.mv(self.factor.parameters(v))))
+        return jax.vmap(forward)(self.units(x)) * self._root_beta(data)
+
+    def transpose_product(self, data: Observations, rows: Float[Array, "k N"]) -> Float[Array, "k r"]:
+        """Wᵀ c of every vector."""
+        backward = lambda c: self.factor.cofactors(
+            data.design.T.mv(root_transpose_product(data, unravel(c, data.targets)))
+        )
+        return self.pull(jax.vmap(backward)(rows * self._root_beta(data)))
+
+    def pull(self, cofactors: Float[Array, "k r"]) -> Float[Array, "k r"]:
+        """Wᵀc from what free coordinates at α = 1 would get."""
+        if self.flat is not None:
+            cofactors -= times(cofactors[:, self.flat.index], self.flat.regression)
+        return cofactors * self.scale
+
+    def _root_beta(self, data: Observations) -> Float[Array, "..."]:
+        root = jnp.sqrt(self.beta)
+        if len(root) == 1:
+            return root[0]
+        return root[noise_labels(gaussian(data.likelihood), data.targets)]
+
+
+class Batch(NamedTuple):
+    """The arguments that become observations inside jit."""
+
+    observe: Any
+    arguments: Any
+    mask: Any
+    first: Any
+    """index in the data of the first row"""
+
+    def observations(self) -> Observations:
+        """Inside jit: the batch, padding weighted 0."""
+        if self.observe is None:
+            return self.arguments
+        return self.observe(*self.arguments).reweighted(self.mask)
+
+
+def batches(data: Data) -> Iterator[Batch]:
+    """One pass over the data; a lone `Observations` is a batch of one."""
+    if isinstance(data, Observations):
+        yield Batch(None, data, None, np.asarray(0))
+        return
+    for index in range(len(data.batches)):
+        arrays, mask = data.padded(index)
+        first = np.asarray(index * data.batch_size)  # an array: a number would compile anew
+        yield Batch(data.observe, (*arrays, *data.shared), mask, first)
+
+
+@eqx.filter_jit
+def look(batch: Batch, mean: PyTree, num_samples: int, key: Array | None) -> RowVectors:
+    """Whitened targets and noise of one batch at unit noise."""
+    return row_vectors(batch.observations(), mean, batch.first, num_samples, key)
+
+
+@eqx.filter_jit
+def forward(batch: Batch, design: WhitenedDesign, x: Float[Array, "k r"]) -> Float[Array, "k N"]:
+    """W x."""
+    return design.product(batch.observations(), x)
+
+
+@eqx.filter_jit
+def backward(batch: Batch, design: WhitenedDesign, rows: Float[Array, "k N"]):
+    """Wᵀ c."""
+    return design.transpose_product(batch.observations(), rows)
+
+
+@eqx.filter_jit
+def normal(batch: Batch, design: WhitenedDesign, x: Float[Array, "k r"]) -> Float[Array, "k r"]:
+    """Wᵀ W x."""
+    data = batch.observations()
+    return design.transpose_product(data, design.product(data, x))

@@ -1,0 +1,184 @@
+"""Data and prior as products: what a matrix-free method has looked at once."""
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from linmodels._blocks import square_sums
+from linmodels._observations import Data
+from linmodels._priors import GaussianPrior
+from linmodels._products import (
+    Factor,
+    FlatColumns,
+    WhitenedDesign,
+    backward,
+    batches,
+    factor_of,
+    forward,
+    look,
+    normal,
+)
+
+
+class Sums(NamedTuple):
+    """Sums over the data at unit noise and α = 1, for every noise precision β_c."""
+
+    cross: Float[Array, "C r"]
+    """W₀ᵀv, v = √w R₀(y − o − Φμ − Φ_f τ)"""
+    noise_cross: Float[Array, "C k r"]
+    """W₀ᵀu"""
+    square: Float[np.ndarray, " C"]
+    """‖v‖²"""
+    raw_square: Float[np.ndarray, " C"]
+    """‖v‖² before Φ_f τ is taken off"""
+    rank: Float[np.ndarray, " C"]
+    log_determinant: float
+
+
+class Flats(NamedTuple):
+    """Products of the flat columns Z with all columns, for every noise precision."""
+
+    index: Int[np.ndarray, " f"]
+    products: Float[np.ndarray, "C f r"]
+    """ZᵀB₀ΦF"""
+    targets: Float[np.ndarray, " f"]
+    """τ"""
+
+    def gram(self, beta: Float[np.ndarray, " C"]) -> Float[np.ndarray, "f f"]:
+        """ZᵀBZ."""
+        return np.tensordot(beta, self.products, 1)[:, self.index]
+
+    def regression(self, beta: Float[np.ndarray, " C"]) -> Float[np.ndarray, "f r"]:
+        """T = (ZᵀBZ)⁻¹ZᵀBΦF, 0 at flat coordinates."""
+        products = np.tensordot(beta, self.products, 1)
+        result = np.linalg.solve(products[:, self.index], products)
+        result[:, self.index] = 0
+        return result
+
+
+class MatrixFree(eqx.Module):
+    """Everything of a linear model that hyperparameters do not change."""
+
+    data: Any
+    prior: GaussianPrior
+    factor: Factor
+    sums: Sums
+    flats: Flats
+    prior_noise: Float[Array, "k r"]
+    """z"""
+    noise_key: Array | None
+    structure: PyTree = eqx.field(static=True)
+
+    @cached_property
+    def flat(self) -> Bool[np.ndarray, " r"]:
+        """Which coordinates are flat."""
+        mask = np.zeros(self.factor.size, bool)
+        mask[self.flats.index] = True
+        return mask
+
+    @cached_property
+    def groups(self) -> tuple[Int[np.ndarray, " r"], int]:
+        """Group of every coordinate, and how many there are."""
+        if self.prior.groups is None:
+            return np.zeros(self.factor.size, int), 1
+        return self.prior.group_labels(self.structure)
+
+    @property
+    def num_samples(self) -> int:
+        """k."""
+        return len(self.prior_noise)
+
+    def group_sums(self, values: Float[Any, "... r"]) -> Float[np.ndarray, "... L"]:
+        """Sums over the penalised coordinates of every group."""
+        labels, count = self.groups
+        values = np.where(self.flat, 0, np.asarray(values, np.float64))
+        return np.stack([values[..., labels == group].sum(-1) for group in range(count)], -1)
+
+    def design(self, alpha: Float[np.ndarray, " L"], beta: Float[np.ndarray, " C"]):
+        """W at these hyperparameters, flat columns projected out."""
+        scale = np.where(self.flat, 0, alpha[self.groups[0]] ** -0.5)
+        flat = None
+        if len(self.flats.index):
+            regression = self._cast(self.flats.regression(beta))
+            flat = FlatColumns(jnp.asarray(self.flats.index), regression)
+        return WhitenedDesign(self.factor, self._cast(scale), self._cast(beta), flat)
+
+    def whole_design(self, beta: Float[np.ndarray, " C"]) -> WhitenedDesign:
+        """√β W₀ on coordinates at α = 1, flat ones free."""
+        return WhitenedDesign(self.factor, self._cast(np.ones(self.factor.size)), self._cast(beta))
+
+    def units(self, design: WhitenedDesign, x: Float[Array, "k r"], cross: Float[Array, "k r"]):
+        """Coordinates at α = 1: flat ones by least squares on what the others leave.
+
+        Args:
+            design: W.
+            x: penalised coordinates.
+            cross: √β W₀ᵀ of the rows that x fits.
+        """
+        y = design.units(x)
+        if design.flat is None:
+            return y
+        gram = self.flats.gram(np.asarray(design.beta, np.float64))
+        fitted = np.linalg.solve(gram, np.asarray(cross, np.float64)[:, self.flats.index].T).T
+        return y.at[:, design.flat.index].add(self._cast(fitted))
+
+    def crosses(self, beta: Float[np.ndarray, " C"]) -> Float[Array, "k1 r"]:
+        """√β W₀ᵀ of the noise and, last, of the targets, √β v."""
+        noise = jnp.tensordot(self._cast(np.sqrt(beta)), self.sums.noise_cross, 1)
+        return jnp.concatenate([noise, self._cast(beta @ np.asarray(self.sums.cross))[None]])
+
+    def normal(self, design: WhitenedDesign, x: Float[Array, "k r"]) -> Float[Array, "k r"]:
+        """WᵀWx in one pass."""
+        return sum_of(normal(batch, design, x) for batch in batches(self.data))
+
+    def forward(self, design: WhitenedDesign, x: Float[Array, "k r"]) -> Float[Array, "k N"]:
+        """Wx in one pass."""
+        parts = [forward(batch, design, x) for batch in batches(self.data)]
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+
+    def backward(self, design: WhitenedDesign, rows: Float[Array, "k N"]) -> Float[Array, "k r"]:
+        """Wᵀc in one pass."""
+        if not hasattr(self.data, "batches"):
+            return backward(next(batches(self.data)), design, rows)
+        parts = jnp.split(rows, len(self.data.batches), axis=1)
+        return sum_of(
+            backward(batch, design, part) for batch, part in zip(batches(self.data), parts, strict=True)
+        )
+
+    def rows(self, beta: Float[np.ndarray, " C"]) -> Float[Array, "k1 N"]:
+        """Noise u and, last, targets √β v of all rows."""
+        whole, blocks = self.whole_design(beta), []
+        shift = self._shift()
+        for batch in batches(self.data):
+            seen = look(batch, self.prior.mean, self.num_samples, self.noise_key)
+            targets = jnp.sqrt(whole.beta)[seen.output] * seen.targets
+            targets = targets - forward(batch, whole, shift)[0] if len(self.flats.index) else targets
+            blocks.append(jnp.concatenate([seen.noise.T.astype(targets.dtype), targets[None]]))
+        return jnp.concatenate(blocks, axis=1)
+
+    def _shift(self) -> Float[Array, "1 r"]:
+        return self._cast(spread(self.flats, self.factor.size)[None])
+
+    def _cast(self, values: Any) -> Array:
+        return jnp.asarray(values, self.sums.cross.dtype)
+
+
+def spread(flats: Flats, size: int) -> Float[np.ndarray, " r"]:
+    """τ at flat coordinates, 0 elsewhere."""
+    result = np.zeros(size)
+    result[flats.index] = flats.targets
+    return result
+
+
+def sum_of(parts: Any) -> Array:
+    """The sum of arrays as they come."""
+    total = None
+    for part in parts:
+        total = part if total is None else total + part
+    assert total is not None
+    return total

@@ -1,0 +1,140 @@
+"""The evidence and its terms estimated from posterior deviations."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from linmodels._blocks import square_sums
+from linmodels._likelihoods import LOG_2PI
+from linmodels._products import backward, batches, forward, look
+from linmodels.effective_dimension import Estimate, SampleNorms, combined
+from linmodels.krylov import Recurrence, quadratic_forms
+from linmodels.methods._matrix_free import MatrixFree, spread
+from linmodels.methods._method import EvidenceTerms
+
+
+class _Rows(NamedTuple):
+    """Sums over rows at the solution, for every noise precision."""
+
+    signal: Float[np.ndarray, "k C"]
+    """‖Wx‖², flat parameters included"""
+    noise: Float[np.ndarray, "k C"]
+    """‖u − Wx‖²"""
+    count: Float[np.ndarray, " C"]
+    """rows"""
+    residual: Float[np.ndarray, " C"]
+    """‖v − Wx̄‖² at unit noise"""
+    normal: Float[Array, "k r"] | None
+    """√β W₀ᵀWx, where groups need it"""
+
+
+def evidence_terms(
+    model: MatrixFree,
+    alpha: Float[np.ndarray, " L"],
+    beta: Float[np.ndarray, " C"],
+    x: Float[Array, "k1 r"],
+    units: Float[Array, "k1 r"],
+    log_determinant: Estimate,
+) -> EvidenceTerms:
+    """Terms of the evidence, in one pass over the data.
+
+    Args:
+        model: the data.
+        alpha: α.
+        beta: β.
+        x: penalised coordinates of the deviations and, last, of the mean.
+        units: the same at α = 1, with flat ones.
+        log_determinant: of I + WᵀW.
+    """
+    sums, rows = model.sums, _row_sums(model, beta, units)
+    num_flat = len(model.flats.index)
+    norm = model.group_sums(np.asarray(x[-1], np.float64) ** 2)
+    log_evidence = 0.5 * (
+        sums.rank @ (np.log(beta) - LOG_2PI)
+        + sums.log_determinant
+        - beta @ rows.residual
+        - norm.sum()
+        - float(log_determinant.value)
+        - np.linalg.slogdet(model.flats.gram(beta))[1]
+        + num_flat * LOG_2PI
+    )
+    dimensions, error = _group_dimensions(model, alpha, beta, x[:-1], rows)
+    return EvidenceTerms(
+        log_evidence,
+        dimensions,
+        norm,
+        _output_dimensions(rows),
+        rows.residual,
+        error,
+        0.5 * float(log_determinant.standard_error),
+    )
+
+
+def _row_sums(model: MatrixFree, beta: np.ndarray, units: Float[Array, "k1 r"]) -> _Rows:
+    count, k = len(beta), model.num_samples
+    signal, noise, rank, residual = (np.zeros(s) for s in ((k, count), (k, count), count, count))
+    whole, shift = model.whole_design(beta), spread(model.flats, model.factor.size)
+    units, pulled = units.at[-1].add(jnp.asarray(shift, units.dtype)), None
+    for batch in batches(model.data):
+        seen = look(batch, model.prior.mean, k, model.noise_key)
+        output, targets = np.asarray(seen.output), np.asarray(seen.targets, np.float64)
+        products = forward(batch, whole, units)
+        if model.groups[1] > 1:
+            part = backward(batch, whole, products[:-1])
+            pulled = part if pulled is None else pulled + part
+        products = np.asarray(products, np.float64)
+        left = np.asarray(seen.noise, np.float64).T - products[:-1]
+        for c in range(count):
+            mine = output == c
+            signal[:, c] += np.sum(products[:-1, mine] ** 2, axis=1)
+            noise[:, c] += np.sum(left[:, mine] ** 2, axis=1)
+            rank[c] += mine.sum()
+            residual[c] += np.sum((targets[mine] - products[-1, mine] / np.sqrt(beta[c])) ** 2)
+    return _Rows(signal, noise, rank, residual, pulled)
+
+
+def _output_dimensions(rows: _Rows) -> Float[np.ndarray, " C"]:
+    """γ_c from ‖Wx‖², of mean γ_c, or from ‖u − Wx‖², of mean N_c − γ_c: the smaller one."""
+    signal, noise = rows.signal.mean(0), rows.noise.mean(0)
+    return np.where(signal < noise, signal, rows.count - noise)
+
+
+def _group_dimensions(
+    model: MatrixFree, alpha: np.ndarray, beta: np.ndarray, x: Float[Array, "k r"], rows: _Rows
+) -> tuple[Float[np.ndarray, " L"], float]:
+    """γ_l of every group, and the standard error of their sum."""
+    labels, count = model.groups
+    num_flat = len(model.flats.index)
+    signal = rows.signal.sum(1) - num_flat
+    size = model.factor.size - num_flat
+    limit = min(float(model.sums.rank.sum()), float(size))
+    norms = SampleNorms(jnp.asarray(signal), jnp.asarray(np.asarray(square_sums(x))), size, limit)
+    total = combined(norms)
+    if count == 1:
+        return np.array([float(total.value)]), float(total.standard_error)
+    square = model.group_sums(np.asarray(x, np.float64) ** 2)
+    design = model.design(alpha, beta)
+    data = model.group_sums(np.asarray(x * design.pull(rows.normal), np.float64))
+    sizes = model.group_sums(np.ones(len(labels)))
+    smaller = data.var(0) <= square.var(0)
+    dimensions = np.where(smaller, data.mean(0), sizes - square.mean(0))
+    return np.clip(dimensions, 0, sizes), float(total.standard_error)
+
+
+def log_determinant_of(recurrence: Recurrence, size: int) -> Estimate:
+    """log det H from the solve of Hx = g_j for g_j of covariance H and, last, the mean.
+
+    gᵀH⁻¹log(H) g has mean log det H, and gᵀH⁻¹g, of known mean, takes most of its noise: the
+    estimator `combined` with the eigenvalues' logarithms in place of their shrinkage.
+
+    Args:
+        recurrence: of the solve.
+        size: side of H.
+    """
+    logs = quadratic_forms(recurrence, lambda h: np.log(np.maximum(h, 1)) / np.maximum(h, 1))
+    known = quadratic_forms(recurrence, lambda h: 1 / np.maximum(h, 1))
+    return combined(
+        SampleNorms(jnp.asarray(logs[:-1]), jnp.asarray((known - logs)[:-1]), size, np.inf)
+    )

@@ -1,0 +1,232 @@
+"""Matrix-free inference: all deviations and the mean by block conjugate gradients."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from linmodels._arrays import is_traced, parameter_structure
+from linmodels._blocks import inner_products, square_sums
+from linmodels._observations import Batched, Data, Observations, example_batch
+from linmodels._posterior import Posterior
+from linmodels._priors import GaussianPrior
+from linmodels._products import WhitenedDesign
+from linmodels._whitening import explain_non_finite, gaussian
+from linmodels.krylov import AbstractStoppingRule, BlockSolution, Progress, block_cg
+from linmodels.methods._look import look_once
+from linmodels.methods._matrix_free import MatrixFree, spread
+from linmodels.methods._method import (
+    AbstractMethod,
+    AbstractSystem,
+    EvidenceTerms,
+    Scales,
+    Solution,
+    SolverReport,
+)
+from linmodels.methods._parameters import scales_of
+from linmodels.methods._samples import evidence_terms, log_determinant_of
+
+
+class BlockCG(AbstractMethod):
+    """Posterior samples and mean by products alone, for data and parameters of any size.
+
+    All k deviations and the mean are solved in one block, so that each pass over the data serves
+    every one of them, and the block finds the large eigenvalues together. Effective dimension and
+    log determinant are estimated from the same run, with standard errors.
+
+    Args:
+        side: "primal" (blocks of d' parameters) or "dual" (of N outputs); the smaller where None.
+        tolerance: ε², the mean squared error of a deviation in the H-norm over γ; 1/(8k) where
+            None.
+        max_passes: products with the data before giving up.
+        callback: called with the solver's `Progress` after every pass.
+
+    Raises:
+        ValueError: an unknown side, a tolerance outside (0, 1), or max_passes below 1.
+    """
+
+    side: Literal["primal", "dual"] | None = eqx.field(static=True, default=None)
+    tolerance: float | None = eqx.field(static=True, default=None)
+    max_passes: int = eqx.field(static=True, default=1_000)
+    callback: Callable[[Progress], None] | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        if self.side not in (None, "primal", "dual"):
+            raise ValueError(f'side must be "primal", "dual" or None, got {self.side!r}.')
+        if self.tolerance is not None and not 0 < self.tolerance < 1:
+            raise ValueError(f"tolerance must be between 0 and 1, got {self.tolerance}.")
+        if self.max_passes < 1:
+            raise ValueError(f"max_passes must be at least 1, got {self.max_passes}.")
+
+    def prepare(
+        self, data: Data, prior: GaussianPrior, *, num_samples: int, key: Array | None
+    ) -> AbstractSystem:
+        """Looks at the data in up to three passes; see `AbstractMethod.prepare`.
+
+        Raises:
+            ValueError: data that are not finite or not Gaussian, flat columns that are dependent,
+                a prior that does not fit, no samples, or arguments that are traced.
+        """
+        if is_traced(prior) or (isinstance(data, Observations) and is_traced(data)):
+            raise ValueError("BlockCG is a Python loop: call it outside jit, vmap and grad.")
+        if num_samples < 1 or key is None:
+            raise ValueError(
+                "BlockCG estimates the effective dimension and the log determinant from samples: "
+                "give num_samples of at least 1 and a key."
+            )
+        example = example_batch(data)
+        gaussian(example.likelihood)
+        structure = parameter_structure(example.design.in_structure())
+        explain = lambda index: explain_non_finite(data, index)
+        seen, error = look_once(data, prior, structure, num_samples, key, explain)
+        side, reason = self._choose(data, seen.factor.size, example, error)
+        tolerance = 1 / (8 * num_samples) if self.tolerance is None else self.tolerance
+        return BlockSystem(seen.prior, reason, seen, side, tolerance, self.max_passes, self.callback)
+
+    def _choose(self, data: Data, size: int, example: Observations, error: float):
+        outputs = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(example.targets))
+        if isinstance(data, Batched):
+            outputs *= len(data.batches)
+        side = self.side or ("primal" if size <= outputs else "dual")
+        why = "as asked" if self.side else "the shorter vectors"
+        reason = f"block-CG, {side}: {size:,} parameters, {outputs:,} outputs; {why}"
+        if error > 0:
+            reason += f"; g-prior scales from random signs, squares ± {100 * error:.0f} %"
+        return side, reason
+
+
+class _PrimalRule(AbstractStoppingRule):
+    """Σ‖e_j‖²_H ≤ tolerance · Σ‖Wx_j‖², and the mean's at most a deviation's share of it.
+
+    ‖e‖²_H ≤ ‖r‖² as H ≥ 1; the solver's estimate of ‖e‖²_H serves where it is smaller.
+    """
+
+    tolerance: float = eqx.field(static=True)
+
+    def measure(self, iterate, residual, rhs) -> Float[Array, " k"]:
+        """‖Wx‖² = xᵀ(b − r) − ‖x‖²."""
+        return inner_products(iterate, rhs - residual) - square_sums(iterate)
+
+    def met(self, progress: Progress) -> bool:
+        """For deviations together and for the mean, which comes last."""
+        return _within(np.minimum(progress.error, progress.residual), progress, self.tolerance)
+
+
+class _DualRule(AbstractStoppingRule):
+    """The same for x = z + Wᵀc, whose ‖e‖²_H = ‖r‖² − ‖e_c‖²_V ≤ ‖r‖²."""
+
+    rows: Float[Array, "k1 N"]
+    """u and, last, v"""
+    tolerance: float = eqx.field(static=True)
+
+    def measure(self, iterate, residual, rhs) -> Float[Array, " k"]:
+        """‖Wx‖² with Wx = u − r − c."""
+        return square_sums(self.rows - residual - iterate)
+
+    def met(self, progress: Progress) -> bool:
+        """For deviations together and for the mean, which comes last."""
+        return _within(progress.residual, progress, self.tolerance)
+
+
+def _within(error: Float[np.ndarray, " k1"], progress: Progress, tolerance: float) -> bool:
+    total = max(progress.measure[:-1].sum(), 0.0)
+    count = len(error) - 1
+    return bool(
+        error[:-1].sum() <= tolerance * total and error[-1] <= tolerance * total / count
+    )
+
+
+class BlockSystem(AbstractSystem):
+    """A linear model in products, to be solved at given hyperparameters."""
+
+    prior: GaussianPrior
+    reason: str
+    model: MatrixFree
+    side: str
+    tolerance: float
+    max_passes: int
+    callback: Callable[[Progress], None] | None
+
+    def scales(self) -> Scales:
+        """Starts and caps; tr M from the noise, E‖W₀ᵀu‖²."""
+        model, sums = self.model, self.model.sums
+        ones = np.ones(len(sums.rank))
+        cross = model.design(np.ones(model.groups[1]), ones)
+        pulled = _pull(cross, model.crosses(ones)[:-1])
+        information = model.group_sums(np.asarray(pulled) ** 2).mean(0)
+        epsilon = float(jnp.finfo(sums.cross.dtype).eps)
+        return scales_of(information, sums.rank, sums.square, sums.raw_square, epsilon)
+
+    def evaluate(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> EvidenceTerms:
+        """The evidence and its terms, estimated by a solve."""
+        return self.solve(alpha, beta).terms
+
+    def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> Solution:
+        """The posterior by block-CG, and the evidence from its recurrence."""
+        alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
+        model, design = self.model, self.model.design(alpha, beta)
+        solve = self._primal if self.side == "primal" else self._dual
+        x, solution, size = solve(design, beta)
+        units = model.units(design, x, model.crosses(beta))
+        log_determinant = log_determinant_of(solution.recurrence, size)
+        terms = evidence_terms(model, alpha, beta, x, units, log_determinant)
+        return Solution(
+            terms,
+            self._posterior(units),
+            solution.result,
+            self._report(solution),
+        )
+
+    def _prior_draws(self) -> Float[Array, "k1 r"]:
+        """z, and 0 for the mean."""
+        free = jnp.asarray(~self.model.flat, self.model.prior_noise.dtype)
+        return jnp.concatenate([self.model.prior_noise * free, jnp.zeros((1, len(free)), free.dtype)])
+
+    def _primal(self, design: WhitenedDesign, beta: np.ndarray):
+        """(I + WᵀW) x = z + Wᵀu."""
+        rhs = self._prior_draws() + _pull(design, self.model.crosses(beta))
+        solution = self._block_cg(
+            lambda x: x + self.model.normal(design, x), rhs, _PrimalRule(self.tolerance)
+        )
+        return solution.value, solution, self.model.factor.size - len(self.model.flats.index)
+
+    def _dual(self, design: WhitenedDesign, beta: np.ndarray):
+        """x = z + Wᵀc with (I + WWᵀ) c = u − Wz."""
+        start, rows = self._prior_draws(), self.model.rows(beta)
+        rhs = rows - self.model.forward(design, start)
+        through = lambda c: self.model.forward(design, self.model.backward(design, c))
+        solution = self._block_cg(lambda c: c + through(c), rhs, _DualRule(rows, self.tolerance))
+        return start + self.model.backward(design, solution.value), solution, rhs.shape[1]
+
+    def _block_cg(self, product, rhs, rule) -> BlockSolution:
+        return block_cg(product, rhs, rule, max_passes=self.max_passes, callback=self.callback)
+
+    def _posterior(self, units: Float[Array, "k1 r"]) -> Posterior:
+        model = self.model
+        parameters = jax.vmap(model.factor.parameters)
+        shift = model.factor.parameters(jnp.asarray(spread(model.flats, model.factor.size), units.dtype))
+        mean = jax.tree.map(lambda m, s: m[0] + s, parameters(units[-1:]), shift)
+        if self.prior.mean is not None:
+            mean = jax.tree.map(jnp.add, mean, self.prior.mean)
+        return Posterior(mean, parameters(units[:-1]), None)
+
+    def _report(self, solution: BlockSolution) -> SolverReport:
+        progress = solution.progress
+        total = max(progress.measure[:-1].sum(), np.finfo(float).tiny)
+        return SolverReport(
+            passes=progress.passes,
+            certificate=float(progress.residual[:-1].sum() / total),
+            estimate=float(progress.error[:-1].sum() / total),
+            tolerance=self.tolerance,
+            residuals=np.sqrt(progress.residual),
+        )
+
+
+@eqx.filter_jit
+def _pull(design: WhitenedDesign, cross: Float[Array, "k r"]) -> Float[Array, "k r"]:
+    """Wᵀ of rows from √β W₀ᵀ of them."""
+    return design.pull(cross)
