@@ -76,7 +76,7 @@ def infer(
         prior: with known α.
         method: of inference; `Exact()` by default.
         num_samples: k, the deviations to draw; 0 needs no key.
-        key: of the draws: the same key gives the same draws, whatever the batching.
+        key: of the draws: the same key gives the same draws, whatever the batching or precision.
         throw: raise where the result is not successful; outside jit only.
 
     Returns:

@@ -26,7 +26,7 @@ class WhitenedRows(NamedTuple):
     targets: Float[Array, " N"]
     """√w R(y − o − Φμ)"""
     noise: Float[Array, "N k"]
-    """u ~ N(0, I), one draw a row of the data whatever the batch"""
+    """u ~ N(0, I) in float32, one draw a row of the data whatever the batch"""
     output: Int[Array, " N"]
     """which noise precision β_c a row has"""
     rank: Float[Array, " C"]
@@ -110,16 +110,19 @@ def root_product(data: Observations, vector: PyTree) -> PyTree:
 def row_noise(
     targets: PyTree, first: int | Array, num_samples: int, key: Array | None
 ) -> Float[Array, "N k"]:
-    """Standard normal draws keyed by each row's position in the data."""
+    """Standard normal draws keyed by each row's position in the data.
+
+    In float32 whatever the data, so that 32 and 64 bit see the same draws.
+    """
     leaves = jax.tree.leaves(targets)
     if key is None or num_samples == 0:
-        return jnp.zeros((sum(leaf.size for leaf in leaves), 0), leaves[0].dtype)
+        return jnp.zeros((sum(leaf.size for leaf in leaves), 0), jnp.float32)
     draws = []
     for number, leaf in enumerate(leaves):
         rows, shape = (leaf.shape[0], leaf.shape[1:]) if leaf.ndim else (1, ())
         leaf_key = jax.random.fold_in(key, number)
-        draw = lambda row, k=leaf_key, s=shape, t=leaf.dtype: jax.random.normal(
-            jax.random.fold_in(k, row), (*s, num_samples), t
+        draw = lambda row, k=leaf_key, s=shape: jax.random.normal(
+            jax.random.fold_in(k, row), (*s, num_samples), jnp.float32
         )
         draws.append(jax.vmap(draw)(first + jnp.arange(rows)).reshape(-1, num_samples))
     return jnp.concatenate(draws)

@@ -130,7 +130,8 @@ def prepare_traced(
         raise ValueError("Batched data stream through a Python loop: call outside jit and grad.")
     noise_key, prior_key = (None, None) if key is None else jax.random.split(key)
     rows = whiten(data, prior.mean, 0, num_samples, noise_key)
-    rows = rows._replace(design=jnp.asarray(rows.design))
+    dtype = rows.design.dtype
+    rows = rows._replace(design=jnp.asarray(rows.design), noise=rows.noise.astype(dtype))
     flat = prior.flat_mask(structure)
     if prior.normalised:
         basis = jnp.linalg.qr(rows.design[:, flat])[0]
@@ -139,9 +140,9 @@ def prepare_traced(
         floor = (10 * jnp.finfo(left.dtype).eps) ** 2 * original if flat.any() else 0.0
         prior = prior.normalise(jnp.where(squares > floor, squares, 0), structure)
     size = rows.design.shape[1] if prior.factor is None else prior.factor.in_size()
-    noise = jnp.zeros((size, 0), rows.design.dtype)
+    noise = jnp.zeros((size, 0), dtype)
     if prior_key is not None:
-        noise = jax.random.normal(prior_key, (num_samples, size), rows.design.dtype).T
+        noise = jax.random.normal(prior_key, (num_samples, size), jnp.float32).T.astype(dtype)
     return DirectSystem(prior, reason, rows, structure, noise, side == "primal")
 
 
