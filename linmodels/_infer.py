@@ -155,7 +155,7 @@ def finish(
         prior,
         likelihood,
         evidence,
-        jnp.asarray(jnp.sum(jnp.asarray(terms.group_dimension)), dtype),
+        jnp.asarray(terms.group_dimension.sum(), dtype),
         jnp.asarray(noise_scale, dtype),
         data.num_observations,
         result,
@@ -195,5 +195,6 @@ def _per_group(prior: GaussianPrior, structure: PyTree) -> Any:
     return xp.broadcast_to(xp.asarray(prior.alpha, dtype), (count,))
 
 
-def _all_finite(tree: PyTree) -> Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+def _all_finite(tree: PyTree) -> Any:
+    xp = jnp if is_traced(tree) else np  # on the host nothing compiles
+    return xp.all(xp.stack([xp.all(xp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -50,12 +51,31 @@ def whitened_rows(
         ValueError: a batch holds NaN or infinities (with the batch and the field named).
     """
     if isinstance(data, Observations):
-        yield whiten(data, mean, 0, num_samples, key)
+        yield _whiten_alone(data, mean, num_samples, key)
         return
     for index in range(len(data.batches)):
         arrays, mask = data.padded(index)
         first = np.asarray(index * data.batch_size)  # an array: a number would compile anew
         yield _whiten_batch(data.observe, arrays, mask, data.shared, mean, first, num_samples, key)
+
+
+def _whiten_alone(data, mean, num_samples, key) -> WhitenedRows:
+    """In one compilation, through which a matrix that is its own whitened design does not go."""
+    if not (isinstance(data.design, lx.MatrixLinearOperator) and _is_unit(data)):
+        return _whiten_whole(data, mean, num_samples, key)
+    rows = _whiten_all_but_design(data, mean, num_samples, key)
+    return rows._replace(design=data.design.matrix)
+
+
+@eqx.filter_jit
+def _whiten_whole(data, mean, num_samples, key) -> WhitenedRows:
+    return whiten(data, mean, 0, num_samples, key)
+
+
+@eqx.filter_jit
+def _whiten_all_but_design(data, mean, num_samples, key) -> WhitenedRows:
+    rows = whiten(data, mean, 0, num_samples, key)
+    return rows._replace(design=rows.design[:0])
 
 
 @eqx.filter_jit
@@ -106,7 +126,6 @@ def root_product(data: Observations, vector: PyTree) -> PyTree:
     return jax.tree.map(lambda v: root.reshape(-1, *[1] * (v.ndim - 1)) * v, product)
 
 
-@eqx.filter_jit
 def row_noise(
     targets: PyTree, first: int | Array, num_samples: int, key: Array | None
 ) -> Float[Array, "N k"]:
@@ -139,10 +158,14 @@ def _as(mean: PyTree, data: Observations) -> PyTree:
 
 def _whiten_design(data: Observations) -> Float[Array, "N d"]:
     matrix = data.design.as_matrix()
-    if gaussian(data.likelihood).is_unit and data.weights is None:
+    if _is_unit(data):
         return matrix
     column = lambda c: ravel(root_product(data, unravel(c, data.targets)))
     return jax.vmap(column, in_axes=1, out_axes=1)(matrix)
+
+
+def _is_unit(data: Observations) -> bool:
+    return gaussian(data.likelihood).is_unit and data.weights is None
 
 
 def _entry_weights(data: Observations) -> Float[Array, " N"] | Float[Array, ""]:
