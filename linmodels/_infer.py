@@ -29,7 +29,7 @@ class Fit(eqx.Module):
         effective_dimension: γ, the number of penalised parameters that the data determine.
         noise_scale: learned β, by which the given likelihood's precision was multiplied, (C,);
             1 where it is known.
-        num_observations: n.
+        num_observations: n, with observations of weight 0.
         result: how the computation ended.
         method: of inference; `reason` says why it was chosen.
         steps: of learning; 0 for `infer`.

@@ -32,6 +32,15 @@ class Reduced(NamedTuple):
             return cofactors
         return cofactors[~self.flat] - self.regression.T @ cofactors[self.flat]
 
+    def has_similar_columns(self, alpha: float, beta: float) -> bool:
+        """Whether eigenvectors tell αI + βS as well as a Cholesky factor would.
+
+        They know it to d ε of its largest eigenvalue, a Cholesky factor to d ε of every diagonal
+        entry: the same where those are similar, and much worse where the units of columns differ.
+        """
+        diagonal = alpha + beta * np.diag(self.complement)
+        return bool(np.max(diagonal, initial=0) <= SIMILAR * np.min(diagonal, initial=np.inf))
+
     def solve_flat(self, cofactors: Float[np.ndarray, "f ..."]) -> Float[np.ndarray, "f ..."]:
         """G_ff⁻¹b_f."""
         return scipy.linalg.cho_solve((self.lower, True), cofactors)
@@ -67,17 +76,10 @@ class Eigenbasis(NamedTuple):
     """V"""
 
     def resolves(self, alpha: float, beta: float) -> bool:
-        """Whether this tells H as well as a Cholesky factor would.
-
-        Eigenvectors know αI + βS to d ε of its largest eigenvalue, a Cholesky factor to d ε of
-        every diagonal entry: the same where those are similar, and much worse where the units of
-        columns differ.
-        """
-        diagonal = alpha + beta * np.diag(self.reduced.complement)
+        """Whether rounding, d ε of H's largest eigenvalue, is small beside its smallest."""
         precision = alpha + beta * self.values
-        similar = np.max(diagonal, initial=0) <= SIMILAR * np.min(diagonal, initial=np.inf)
         rounding = len(precision) * np.finfo(float).eps * np.max(precision, initial=0)
-        return bool(similar and rounding <= UNRESOLVED * np.min(precision, initial=np.inf))
+        return bool(rounding <= UNRESOLVED * np.min(precision, initial=np.inf))
 
     def solve(
         self, cofactors: Float[np.ndarray, "r k"], alpha: float, beta: float

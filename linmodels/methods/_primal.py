@@ -60,7 +60,7 @@ class PrimalSystem(AbstractSystem):
 
     def solve(self, alpha: np.ndarray, beta: np.ndarray) -> tuple[EvidenceTerms, Posterior]:
         """The evidence and the posterior: from eigenvectors where they resolve it, or H = LLᵀ."""
-        if len(alpha) == len(beta) == 1 and self._basis.resolves(float(alpha[0]), float(beta[0])):
+        if self._has_eigenvectors(alpha, beta):
             return self._solve_by_eigenvectors(alpha, beta)
         solved = self._factorise(alpha, beta)
         scaled = scale_rows(solved.scale, self._noise(alpha, beta))
@@ -69,6 +69,13 @@ class PrimalSystem(AbstractSystem):
             *(scale_rows(solved.scale, x) for x in (solved.mean, deviations, solved.inverse_root))
         )
         return self._terms(solved, beta), posterior
+
+    def _has_eigenvectors(self, alpha: np.ndarray, beta: np.ndarray) -> bool:
+        """Whether there are eigenvectors at these hyperparameters, as good as a factorisation."""
+        if len(alpha) > 1 or len(beta) > 1:
+            return False
+        one = float(alpha[0]), float(beta[0])
+        return self._reduced.has_similar_columns(*one) and self._basis.resolves(*one)
 
     def _solve_by_eigenvectors(self, alpha, beta) -> tuple[EvidenceTerms, Posterior]:
         one = float(alpha[0]), float(beta[0])
