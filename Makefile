@@ -4,7 +4,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest -q -n 2
+# Two workers share the cores: threads of BLAS would only get in each other's way.
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 LAWS := law or hypothesis
 
 .PHONY: demo test slow laws-x64 laws-many lint types layers docs benchmarks clean

@@ -96,23 +96,24 @@ def maximise_evidence(
     method = Exact() if method is None else method
     likelihood = gaussian(example_batch(data).likelihood)
     system = method.prepare(data, prior, num_samples=num_samples, key=key)
-    state, scales = _start(system, prior, likelihood, state), system.scales()
+    scales = system.scales()
+    state = _start(scales, prior, likelihood, state)
     update = partial(_step, system, scales, likelihood.learn)
     _require_own(state, update, tolerance)
     while not state.settled(tolerance) and state.step < max_steps:
         state = _accelerated(update, state, tolerance)
         if callback is not None:
             callback(state)
-    return _finish(data, method, system, likelihood.learn, update, state, tolerance, throw)
+    learned = scales, likelihood.learn
+    return _finish(data, method, system, *learned, update, state, tolerance, throw)
 
 
 def _start(
-    system: AbstractSystem,
+    scales: Scales,
     prior: GaussianPrior,
     likelihood: Gaussian,
     state: EvidenceState | None,
 ) -> EvidenceState:
-    scales = system.scales()
     if state is not None:
         return _checked(state, scales, likelihood)
     beta = np.ones_like(scales.noise_precision)
@@ -216,6 +217,7 @@ def _finish(
     data: Data,
     method: AbstractMethod,
     system: AbstractSystem,
+    scales: Scales,
     learn_noise: bool,
     update: Callable[[EvidenceState], EvidenceState],
     state: EvidenceState,
@@ -237,7 +239,7 @@ def _finish(
         state.noise_precision,
         system.solve(*found),
         steps=state.step,
-        flags=flags(found, growth, system.scales(), learn_noise),
+        flags=flags(found, growth, scales, learn_noise),
         result=RESULTS.successful if state.settled(tolerance) else RESULTS.max_steps_reached,
         throw=throw,
     )

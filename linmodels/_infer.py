@@ -29,7 +29,7 @@ class Fit(eqx.Module):
         effective_dimension: γ, the number of penalised parameters that the data determine.
         noise_scale: learned β, by which the given likelihood's precision was multiplied, (C,);
             1 where it is known.
-        num_observations: n.
+        num_observations: n, with observations of weight 0.
         result: how the computation ended.
         method: of inference; `reason` says why it was chosen.
         steps: of learning; 0 for `infer`.
@@ -82,7 +82,7 @@ def infer(
         prior: with known α.
         method: of inference; `Exact()` by default.
         num_samples: k, the deviations to draw; 0 needs no key.
-        key: of the draws: the same key gives the same draws, whatever the batching.
+        key: of the draws: the same key gives the same draws, whatever the batching or precision.
         throw: raise where the result is not successful; outside jit only.
 
     Returns:
@@ -162,7 +162,7 @@ def finish(
         prior,
         likelihood,
         evidence,
-        jnp.asarray(jnp.sum(jnp.asarray(terms.group_dimension)), dtype),
+        jnp.asarray(terms.group_dimension.sum(), dtype),
         jnp.asarray(noise_scale, dtype),
         data.num_observations,
         result,
@@ -205,5 +205,6 @@ def _per_group(prior: GaussianPrior, structure: PyTree) -> Any:
     return xp.broadcast_to(xp.asarray(prior.alpha, dtype), (count,))
 
 
-def _all_finite(tree: PyTree) -> Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+def _all_finite(tree: PyTree) -> Any:
+    xp = jnp if is_traced(tree) else np  # on the host nothing compiles
+    return xp.all(xp.stack([xp.all(xp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))

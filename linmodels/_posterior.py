@@ -218,9 +218,16 @@ def posterior_from_arrays(
         mean = mean + np.concatenate([np.ravel(m) for m in jax.tree.leaves(prior_mean)])
     elif prior_mean is not None:
         mean = mean + ravel(prior_mean)
-    columns = jnp.asarray(deviations, dtype).T
-    return Posterior(
-        unravel(jnp.asarray(mean, dtype), structure),
-        jax.vmap(lambda z: unravel(z, structure))(columns),
-        root,
-    )
+    return Posterior(_shaped(mean, structure), _shaped(deviations.T, structure), root)
+
+
+def _shaped(values: Any, structure: PyTree) -> PyTree:
+    """(…, d') as a pytree of leaves (…, *shape); NumPy arrays are cut on the host, uncompiled."""
+    leaves, treedef = jax.tree.flatten(structure)
+    ends = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])
+    pieces = [values[..., i:j] for i, j in zip([0, *ends[:-1]], ends, strict=True)]
+    shaped = [
+        jnp.asarray(piece.reshape(*values.shape[:-1], *leaf.shape), leaf.dtype)
+        for piece, leaf in zip(pieces, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(treedef, shaped)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -26,7 +27,7 @@ class WhitenedRows(NamedTuple):
     targets: Float[Array, " N"]
     """√w R(y − o − Φμ)"""
     noise: Float[Array, "N k"]
-    """u ~ N(0, I), one draw a row of the data whatever the batch"""
+    """u ~ N(0, I) in float32, one draw a row of the data whatever the batch"""
     output: Int[Array, " N"]
     """which noise precision β_c a row has"""
     rank: Float[Array, " C"]
@@ -60,12 +61,31 @@ def whitened_rows(
         ValueError: a batch holds NaN or infinities (with the batch and the field named).
     """
     if isinstance(data, Observations):
-        yield whiten(data, mean, 0, num_samples, key)
+        yield _whiten_alone(data, mean, num_samples, key)
         return
     for index in range(len(data.batches)):
         arrays, mask = data.padded(index)
         first = np.asarray(index * data.batch_size)  # an array: a number would compile anew
         yield _whiten_batch(data.observe, arrays, mask, data.shared, mean, first, num_samples, key)
+
+
+def _whiten_alone(data, mean, num_samples, key) -> WhitenedRows:
+    """In one compilation, through which a matrix that is its own whitened design does not go."""
+    if not (isinstance(data.design, lx.MatrixLinearOperator) and _is_unit(data)):
+        return _whiten_whole(data, mean, num_samples, key)
+    rows = _whiten_all_but_design(data, mean, num_samples, key)
+    return rows._replace(design=data.design.matrix)
+
+
+@eqx.filter_jit
+def _whiten_whole(data, mean, num_samples, key) -> WhitenedRows:
+    return whiten(data, mean, 0, num_samples, key)
+
+
+@eqx.filter_jit
+def _whiten_all_but_design(data, mean, num_samples, key) -> WhitenedRows:
+    rows = whiten(data, mean, 0, num_samples, key)
+    return rows._replace(design=rows.design[:0])
 
 
 @eqx.filter_jit
@@ -133,20 +153,22 @@ def _times_root_weights(data: Observations, vector: PyTree) -> PyTree:
     return jax.tree.map(lambda v: root.reshape(-1, *[1] * (v.ndim - 1)) * v, vector)
 
 
-@eqx.filter_jit
 def row_noise(
     targets: PyTree, first: int | Array, num_samples: int, key: Array | None
 ) -> Float[Array, "N k"]:
-    """Standard normal draws keyed by each row's position in the data."""
+    """Standard normal draws keyed by each row's position in the data.
+
+    In float32 whatever the data, so that 32 and 64 bit see the same draws.
+    """
     leaves = jax.tree.leaves(targets)
     if key is None or num_samples == 0:
-        return jnp.zeros((sum(leaf.size for leaf in leaves), 0), leaves[0].dtype)
+        return jnp.zeros((sum(leaf.size for leaf in leaves), 0), jnp.float32)
     draws = []
     for number, leaf in enumerate(leaves):
         rows, shape = (leaf.shape[0], leaf.shape[1:]) if leaf.ndim else (1, ())
         leaf_key = jax.random.fold_in(key, number)
-        draw = lambda row, k=leaf_key, s=shape, t=leaf.dtype: jax.random.normal(
-            jax.random.fold_in(k, row), (*s, num_samples), t
+        draw = lambda row, k=leaf_key, s=shape: jax.random.normal(
+            jax.random.fold_in(k, row), (*s, num_samples), jnp.float32
         )
         draws.append(jax.vmap(draw)(first + jnp.arange(rows)).reshape(-1, num_samples))
     return jnp.concatenate(draws)
@@ -163,10 +185,14 @@ def _as(mean: PyTree, data: Observations) -> PyTree:
 
 def _whiten_design(data: Observations) -> Float[Array, "N d"]:
     matrix = data.design.as_matrix()
-    if gaussian(data.likelihood).is_unit and data.weights is None:
+    if _is_unit(data):
         return matrix
     column = lambda c: ravel(root_product(data, unravel(c, data.targets)))
     return jax.vmap(column, in_axes=1, out_axes=1)(matrix)
+
+
+def _is_unit(data: Observations) -> bool:
+    return gaussian(data.likelihood).is_unit and data.weights is None
 
 
 def _entry_weights(data: Observations) -> Float[Array, " N"] | Float[Array, ""]:

@@ -130,7 +130,8 @@ def prepare_traced(
         raise ValueError("Batched data stream through a Python loop: call outside jit and grad.")
     noise_key, prior_key = (None, None) if key is None else jax.random.split(key)
     rows = whiten(data, prior.mean, 0, num_samples, noise_key)
-    rows = rows._replace(design=jnp.asarray(rows.design))
+    dtype = rows.design.dtype
+    rows = rows._replace(design=jnp.asarray(rows.design), noise=rows.noise.astype(dtype))
     flat = prior.flat_mask(structure)
     if prior.normalised:
         basis = jnp.linalg.qr(rows.design[:, flat])[0]
@@ -139,9 +140,9 @@ def prepare_traced(
         floor = (10 * jnp.finfo(left.dtype).eps) ** 2 * original if flat.any() else 0.0
         prior = prior.normalise(jnp.where(squares > floor, squares, 0), structure)
     size = rows.design.shape[1] if prior.factor is None else prior.factor.in_size()
-    noise = jnp.zeros((size, 0), rows.design.dtype)
+    noise = jnp.zeros((size, 0), dtype)
     if prior_key is not None:
-        noise = jax.random.normal(prior_key, (num_samples, size), rows.design.dtype).T
+        noise = jax.random.normal(prior_key, (num_samples, size), jnp.float32).T.astype(dtype)
     return DirectSystem(prior, reason, rows, structure, noise, side == "primal")
 
 
@@ -164,48 +165,75 @@ def _solve_primal(design, targets, noise, prior_noise, flat) -> _Solved:
     )
 
 
-def _solve_dual(design, targets, noise, prior_noise, flat) -> _Solved:
-    """Matheron's rule with V = I + WWᵀ = LLᵀ from QR of [Wᵀ; I], flat columns projected out."""
+class _Kernel(NamedTuple):
+    """V = I + WWᵀ = LLᵀ, W the penalised columns with the flat ones, Z = QT, projected out."""
+
+    design: Array
+    """penalised columns, with zeros for the flat ones"""
+    inner: Array
+    """W"""
+    lower: Array
+    inverse: Array
+    """L⁻¹"""
+    basis: Array
+    """Q"""
+    triangle: Array
+    """T"""
+    flat: np.ndarray
+
+    def project(self, values: Array) -> Array:
+        """(I − QQᵀ) values."""
+        return values - self.basis @ (self.basis.T @ values)
+
+    def parameters(self, values: Array, start: Array) -> Array:
+        """Matheron's rule from penalised `start`, flat ones by least squares on what is left."""
+        values = values - self.design @ start
+        step = self.inner.T @ (self.inverse.T @ (self.inverse @ self.project(values)))
+        rest = self.basis.T @ (values - self.design @ step)
+        solution = solve_triangular(self.triangle, rest)
+        return (start + step).at[np.flatnonzero(self.flat)].set(solution)
+
+
+def _kernel(design: Array, flat: np.ndarray) -> _Kernel:
+    """Factorises by QR of [Wᵀ; I]."""
     basis, triangle = jnp.linalg.qr(design[:, flat])
     design = design * ~flat
-    project = lambda v: v - basis @ (basis.T @ v)
-    inner, identity = project(design), jnp.eye(len(design), dtype=design.dtype)
+    inner = design - basis @ (basis.T @ design)
+    identity = jnp.eye(len(design), dtype=design.dtype)
     upper = jnp.linalg.qr(jnp.concatenate([inner.T, identity]), mode="r")
     lower = (upper * jnp.sign(jnp.diag(upper))[:, None]).T
     inverse = solve_triangular(lower, identity, lower=True)
-    half = inverse @ inner
+    return _Kernel(design, inner, lower, inverse, basis, triangle, flat)
 
-    def parameters(values, start):
-        values = values - design @ start
-        step = half.T @ (inverse @ project(values))
-        rest = basis.T @ (values - design @ step)
-        x = start + step
-        return x.at[np.flatnonzero(flat)].set(solve_triangular(triangle, rest))
 
-    mean = parameters(targets, jnp.zeros(design.shape[1], design.dtype))
-    deviations = parameters(noise, prior_noise * ~flat[:, None])
-    weights = inverse.T @ inverse - basis @ basis.T
-    log_determinant = jnp.sum(jnp.log(jnp.diag(lower)))
-    log_determinant += jnp.sum(jnp.log(jnp.abs(jnp.diag(triangle))))
+def _solve_dual(design, targets, noise, prior_noise, flat) -> _Solved:
+    """Matheron's rule."""
+    kernel = _kernel(design, flat)
+    mean = kernel.parameters(targets, jnp.zeros(design.shape[1], design.dtype))
+    deviations = kernel.parameters(noise, prior_noise * ~flat[:, None])
+    weights = kernel.inverse.T @ kernel.inverse - kernel.basis @ kernel.basis.T
+    log_determinant = jnp.sum(jnp.log(jnp.diag(kernel.lower)))
+    log_determinant += jnp.sum(jnp.log(jnp.abs(jnp.diag(kernel.triangle))))
     return _Solved(
         mean,
         deviations,
-        _dual_root(design, inner, lower, inverse, basis, triangle, flat),
+        _dual_root(kernel),
         2 * log_determinant,
         1 - jnp.diag(weights),
-        jnp.sum(half**2, 0),
+        jnp.sum((kernel.inverse @ kernel.inner) ** 2, 0),
         weights @ targets,
     )
 
 
-def _dual_root(design, inner, lower, inverse, basis, triangle, flat):
+def _dual_root(kernel: _Kernel) -> LowRankUpdate:
     """D + U Vᵀ with square (I + WᵀW)⁻¹; see `DualSystem`."""
-    identity, where = jnp.eye(len(lower), dtype=lower.dtype), np.flatnonzero(flat)
-    left = -(inner.T @ inverse.T)
-    right = (solve_triangular(lower + identity, inner, lower=True)).T
+    lower, flat, where = kernel.lower, kernel.flat, np.flatnonzero(kernel.flat)
+    identity = jnp.eye(len(lower), dtype=lower.dtype)
+    left = -(kernel.inner.T @ kernel.inverse.T)
+    right = (solve_triangular(lower + identity, kernel.inner, lower=True)).T
     if flat.any():
-        root = solve_triangular(triangle, jnp.eye(len(where), dtype=lower.dtype))
-        regression = root @ (basis.T @ design)
+        root = solve_triangular(kernel.triangle, jnp.eye(len(where), dtype=lower.dtype))
+        regression = root @ (kernel.basis.T @ kernel.design)
         bottom = -(regression + (regression @ left) @ right.T)
         bottom = bottom.at[:, where].set(root)
         unit = jnp.zeros((len(left), len(where)), lower.dtype)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -85,6 +86,11 @@ class Moments(NamedTuple):
     """yᵀB₀y before the shift"""
     shift: Shift
 
+    @property
+    def total_gram(self) -> Float[np.ndarray, "d d"]:
+        """ΦᵀB₀Φ over all noise precisions."""
+        return self.gram[0] if len(self.gram) == 1 else self.gram.sum(0)
+
 
 def accumulate(
     blocks: Iterable[WhitenedRows],
@@ -101,60 +107,59 @@ def accumulate(
     Returns:
         Moments of the shifted rows.
     """
-    total, shift = None, None
+    sums, log_determinant = None, 0.0
     for index, block in enumerate(blocks):
-        design, targets = np.asarray(block.design), np.asarray(block.targets)
-        if shift is None:
-            first = slice(0, ROWS_AT_ONCE)
-            if not (np.isfinite(design[first]).all() and np.isfinite(targets[first]).all()):
+        block = jax.tree.map(np.asarray, block)
+        if sums is None:
+            design, targets = block.design[:ROWS_AT_ONCE], block.targets[:ROWS_AT_ONCE]
+            if not (np.isfinite(design).all() and np.isfinite(targets).all()):
                 on_non_finite(index)
-            shift = least_squares_shift(design[first], targets[first], flat)
-        part = _block_moments(block, design, targets, shift)
-        if not (np.isfinite(part.cross).all() and np.isfinite(part.square).all()):
+            sums = _nothing_of(block, least_squares_shift(design, targets, flat))
+        _add_block(sums, block)
+        log_determinant += float(block.log_determinant)
+        if not (np.isfinite(sums.cross).all() and np.isfinite(sums.square).all()):
             on_non_finite(index)
-        total = part if total is None else _add(total, part)
-    assert total is not None
-    return total
+    assert sums is not None
+    return sums._replace(log_determinant=log_determinant)
 
 
-def _add(a: Moments, b: Moments) -> Moments:
-    np.add(a.gram, b.gram, out=a.gram)
-    sums = {
-        name: getattr(a, name) + getattr(b, name)
-        for name in ("cross", "square", "noise_cross", "rank", "log_determinant", "raw_square")
-    }
-    return a._replace(**sums)
+def _nothing_of(block: WhitenedRows, shift: Shift) -> Moments:
+    count, size, draws = len(block.rank), block.design.shape[1], block.noise.shape[1]
+    return Moments(
+        gram=np.zeros((count, size, size)),
+        cross=np.zeros((count, size)),
+        square=np.zeros(count),
+        noise_cross=np.zeros((count, size, draws)),
+        rank=np.zeros(count),
+        log_determinant=0.0,
+        raw_square=np.zeros(count),
+        shift=shift,
+    )
 
 
-def _block_moments(
-    block: WhitenedRows, design: np.ndarray, targets: np.ndarray, shift: Shift
-) -> Moments:
-    count, size = len(block.rank), design.shape[1]
-    noise, output = np.asarray(block.noise), np.asarray(block.output)
-    gram = np.zeros((count, size, size))
-    cross, square = np.zeros((count, size)), np.zeros(count)
-    noise_cross, raw = np.zeros((count, size, noise.shape[1])), np.zeros(count)
-    for start in range(0, len(design), ROWS_AT_ONCE):
+def _add_block(sums: Moments, block: WhitenedRows) -> None:
+    """Adds a block's moments in place."""
+    sums.rank[:] += block.rank
+    count = len(sums.rank)
+    for start in range(0, len(block.design), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
         for c in range(count):
-            mine = rows if count == 1 else start + np.flatnonzero(output[rows] == c)
-            x, y = _float64(design[mine], shift), targets[mine].astype(np.float64)
-            raw[c] += y @ y
-            shift.apply(x, y)
-            gram[c] += x.T @ x  # NumPy sees the symmetry and does half the work
-            cross[c] += x.T @ y
-            square[c] += y @ y
-            noise_cross[c] += x.T @ noise[mine].astype(np.float64)
-    return Moments(
-        gram,
-        cross,
-        square,
-        noise_cross,
-        np.asarray(block.rank, np.float64),
-        float(block.log_determinant),
-        raw,
-        shift,
-    )
+            mine = rows if count == 1 else start + np.flatnonzero(block.output[rows] == c)
+            _add_rows(sums, c, block.design[mine], block.targets[mine], block.noise[mine])
+
+
+def _add_rows(sums: Moments, c: int, design, targets, noise) -> None:
+    """Adds rows of noise precision c in place."""
+    x, right = _float64(design, sums.shift), np.empty((len(design), 1 + noise.shape[1]))
+    right[:, 0], right[:, 1:] = targets, noise
+    y = right[:, 0]
+    sums.raw_square[c] += y @ y
+    sums.shift.apply(x, y)
+    sums.square[c] += y @ y
+    sums.gram[c] += x.T @ x  # NumPy sees the symmetry and does half the work
+    products = x.T @ right
+    sums.cross[c] += products[:, 0]
+    sums.noise_cross[c] += products[:, 1:]
 
 
 def _float64(rows: np.ndarray, shift: Shift) -> np.ndarray:

@@ -7,9 +7,10 @@ import numpy as np
 from jaxtyping import Float
 
 from linmodels._likelihoods import LOG_2PI
-from linmodels._posterior import posterior_from_arrays
+from linmodels._posterior import Posterior, posterior_from_arrays
 from linmodels._priors import GaussianPrior
 from linmodels.methods._dense import cholesky_above, inverse_triangle, scale_rows
+from linmodels.methods._eigenbasis import Eigenbasis, Reduced, eigenbasis, eliminate
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales, Solution
 from linmodels.methods._moments import Moments
 from linmodels.methods._parameters import ParameterMap, known_residual, scales_of
@@ -24,11 +25,11 @@ class _Factorised(NamedTuple):
     """L⁻ᵀ"""
     mean: np.ndarray
     scale: np.ndarray
-    """θ = F·scale·x before the shift: α^{-½}, and 1 for flat parameters"""
+    """u = scale·x: α^{-½}, and 1 for flat parameters"""
 
 
 class PrimalSystem(AbstractSystem):
-    """Moments in the coordinates x of the prior, θ = F α^{-½} x."""
+    """Moments in the prior's coordinates u, θ = F u before the shift."""
 
     prior: GaussianPrior
     reason: str
@@ -43,9 +44,8 @@ class PrimalSystem(AbstractSystem):
 
     def scales(self) -> Scales:
         """Starts and caps from traces and from the targets with flat columns projected out."""
-        pen, gram = ~self._flat, self.moments.gram.sum(0)
         return scales_of(
-            self.parameters.group_sums(np.diag(self._projected(gram))[pen]),
+            self.parameters.group_sums(np.diag(self._reduced.complement)),
             self.moments.rank,
             self._centred_squares(),
             self.moments.raw_square,
@@ -56,26 +56,52 @@ class PrimalSystem(AbstractSystem):
         """The evidence at α (L,), β (C,): O(d') for one of each, else one factorisation."""
         if len(alpha) == len(beta) == 1:
             return self._spectrum.evaluate(alpha, beta)
-        return self._terms(self._factorise(alpha, beta), alpha, beta)
+        return self._terms(self._factorise(alpha, beta), beta)
 
     def solve(self, alpha: np.ndarray, beta: np.ndarray) -> Solution:
-        """The evidence and the posterior from H = LLᵀ."""
+        """The evidence and the posterior: from eigenvectors where they resolve it, or H = LLᵀ."""
+        if self._has_eigenvectors(alpha, beta):
+            return self._solve_by_eigenvectors(alpha, beta)
         solved = self._factorise(alpha, beta)
-        rhs = self.prior_noise * ~self._flat[:, None]
-        for c, b in enumerate(beta):
-            rhs = rhs + np.sqrt(b) * solved.scale[:, None] * self.moments.noise_cross[c]
-        deviations = solved.inverse_root @ (solved.inverse_root.T @ rhs)
-        push = lambda x, *, centred: self.parameters.push(
-            scale_rows(solved.scale, x), self.moments.shift, centred=centred
+        scaled = scale_rows(solved.scale, self._noise(alpha, beta))
+        deviations = solved.inverse_root @ (solved.inverse_root.T @ scaled)
+        posterior = self._posterior(
+            *(scale_rows(solved.scale, x) for x in (solved.mean, deviations, solved.inverse_root))
         )
-        posterior = posterior_from_arrays(
+        return Solution(self._terms(solved, beta), posterior)
+
+    def _has_eigenvectors(self, alpha: np.ndarray, beta: np.ndarray) -> bool:
+        """Whether there are eigenvectors at these hyperparameters, as good as a factorisation."""
+        if len(alpha) > 1 or len(beta) > 1:
+            return False
+        one = float(alpha[0]), float(beta[0])
+        return self._reduced.has_similar_columns(*one) and self._basis.resolves(*one)
+
+    def _solve_by_eigenvectors(self, alpha, beta) -> Solution:
+        one = float(alpha[0]), float(beta[0])
+        cross = beta[0] * self.moments.cross[0][:, None]
+        cofactors = np.concatenate([cross, self._noise(alpha, beta)], axis=1)
+        solution, root = self._basis.solve(cofactors, *one), self._basis.root(*one)
+        posterior = self._posterior(solution[:, 0], solution[:, 1:], root)
+        return Solution(self._spectrum.evaluate(alpha, beta), posterior)
+
+    def _noise(self, alpha: np.ndarray, beta: np.ndarray) -> Float[np.ndarray, "r k"]:
+        """Draws from N(0, H), H the precision of u."""
+        root = np.where(self._flat, 0, 1 / self.parameters.scale(alpha))
+        return scale_rows(root, self.prior_noise) + np.einsum(
+            "c,cdk->dk", np.sqrt(beta), self.moments.noise_cross
+        )
+
+    def _posterior(self, mean: np.ndarray, deviations: np.ndarray, root: np.ndarray) -> Posterior:
+        """The posterior of θ from u."""
+        push, shift = self.parameters.push, self.moments.shift
+        return posterior_from_arrays(
             self.parameters.structure,
-            push(solved.mean, centred=True),
-            push(deviations, centred=False),
-            push(solved.inverse_root, centred=False),
+            push(mean, shift, centred=True),
+            push(deviations, shift, centred=False),
+            push(root, shift, centred=False),
             self.prior.mean,
         )
-        return Solution(self._terms(solved, alpha, beta), posterior)
 
     def _factorise(self, alpha: np.ndarray, beta: np.ndarray) -> _Factorised:
         scale = self.parameters.scale(alpha)
@@ -87,80 +113,74 @@ class PrimalSystem(AbstractSystem):
         mean = factor.solve(scale * (beta @ self.moments.cross))
         return _Factorised(factor.lower, inverse_triangle(factor.lower).T, mean, scale)
 
-    def _terms(self, solved: _Factorised, alpha, beta) -> EvidenceTerms:
-        inverse = solved.inverse_root @ solved.inverse_root.T
-        by_output = np.stack(
-            [self._data_dimension(inverse, g, solved.scale) for g in self.moments.gram]
-        )
-        by_output *= beta[:, None]
-        if len(beta) == 1:
-            # (H⁻¹M)_ii = 1 − (H⁻¹)_ii has no cancellation where it is not small.
-            total = 1 - np.diag(inverse) * ~self._flat
-            by_output = np.where(total > 1e-3, total, by_output)
-        pen, weights = ~self._flat, solved.scale * solved.mean
-        residual = self.moments.square - 2 * self.moments.cross @ weights
-        residual = residual + (self.moments.gram @ weights) @ weights
-        residual = known_residual(residual, self.moments.square)
+    def _terms(self, solved: _Factorised, beta: np.ndarray) -> EvidenceTerms:
+        pen, dimension = ~self._flat, self._dimension(solved, beta)
+        residual = self._residual(solved.scale * solved.mean)
         norm = self.parameters.group_sums(solved.mean[pen] ** 2)
-        num_flat = int(self._flat.sum())
         log_evidence = 0.5 * (
             self.moments.rank @ (np.log(beta) - LOG_2PI)
             + self.moments.log_determinant
             - beta @ residual
             - norm.sum()
             - 2 * np.log(np.diag(solved.lower)).sum()
-            + num_flat * LOG_2PI
+            + int(self._flat.sum()) * LOG_2PI
         )
         return EvidenceTerms(
             log_evidence,
-            self.parameters.group_sums(by_output.sum(0)[pen]),
+            self.parameters.group_sums(dimension.sum(0)[pen]),
             norm,
-            by_output.sum(1),
+            dimension.sum(1),
             residual,
         )
 
-    @staticmethod
-    def _data_dimension(inverse: np.ndarray, gram: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """Diagonal of H⁻¹ S G S: tr H⁻¹M entry by entry."""
-        return np.einsum("ij,ij->i", inverse, gram * scale) * scale
+    def _dimension(self, solved: _Factorised, beta: np.ndarray) -> Float[np.ndarray, "C r"]:
+        """Diagonal of H⁻¹M_c, the share of every noise precision and parameter in γ."""
+        inverse = solved.inverse_root @ solved.inverse_root.T
+        one = lambda gram: np.einsum("ij,ij->i", inverse, gram * solved.scale) * solved.scale
+        shares = beta[:, None] * np.stack([one(gram) for gram in self.moments.gram])
+        if len(beta) > 1:
+            return shares
+        # (H⁻¹M)_ii = 1 − (H⁻¹)_ii has no cancellation where it is not small.
+        total = 1 - np.diag(inverse) * ~self._flat
+        return np.where(total > 1e-3, total, shares)
 
-    def _projected(self, matrix: np.ndarray) -> np.ndarray:
-        """The Schur complement of the flat columns, on all columns."""
-        if not self._flat.any():
-            return matrix
-        flat = self._flat
-        solve = np.linalg.solve(matrix[np.ix_(flat, flat)], matrix[flat])
-        return matrix - matrix[:, flat] @ solve
+    def _residual(self, coordinates: Float[np.ndarray, " r"]) -> Float[np.ndarray, " C"]:
+        """‖y − Φθ‖²_{B₀} over the entries of every noise precision."""
+        residual = self.moments.square - 2 * self.moments.cross @ coordinates
+        residual = residual + (self.moments.gram @ coordinates) @ coordinates
+        return known_residual(residual, self.moments.square)
 
-    def _centred_squares(self) -> np.ndarray:
+    def _centred_squares(self) -> Float[np.ndarray, " C"]:
         """yᵀB₀y for every c with the flat columns' fit (at equal noise) taken off."""
         flat = self._flat
         if not flat.any():
             return self.moments.square
         gram = self.moments.gram[:, flat][:, :, flat]
         cross = self.moments.cross[:, flat]
-        fitted = np.linalg.solve(gram.sum(0), cross.sum(0))
+        fitted = self._reduced.solve_flat(cross.sum(0))
         square = self.moments.square - 2 * cross @ fitted + (gram @ fitted) @ fitted
         return np.maximum(square, 0)
 
     @cached_property
+    def _reduced(self) -> Reduced:
+        return eliminate(self.moments.total_gram, self._flat)
+
+    @cached_property
+    def _basis(self) -> Eigenbasis:
+        return eigenbasis(self._reduced)
+
+    @cached_property
     def _spectrum(self) -> Spectrum:
-        flat, gram = self._flat, self._projected(self.moments.gram[0])
-        values, vectors = np.linalg.eigh(gram[np.ix_(~flat, ~flat)])
-        flat_gram = self.moments.gram[0][np.ix_(flat, flat)]
-        cross = self.moments.cross[0][~flat]
-        if flat.any():
-            solve = np.linalg.solve(flat_gram, self.moments.cross[0][flat])
-            cross = cross - self.moments.gram[0][np.ix_(~flat, flat)] @ solve
-        kept = values > len(values) * np.finfo(float).eps * values.max(initial=0)
-        squares = np.where(kept, (vectors.T @ cross) ** 2 / np.where(kept, values, 1), 0)
+        values, lower = self._basis.values, self._reduced.lower
+        along = self._basis.vectors.T @ self._reduced.without_flat(self.moments.cross[0])
+        squares = np.where(values > 0, along**2 / np.where(values > 0, values, 1), 0)
         total = self._centred_squares()[0]
         return Spectrum(
-            eigenvalues=np.where(kept, values, 0),
+            eigenvalues=values,
             squares=squares,
             remainder=float(known_residual(total - squares.sum(), total)),
-            num_flat=int(flat.sum()),
-            flat_log_determinant=float(np.linalg.slogdet(flat_gram)[1]) if flat.any() else 0.0,
+            num_flat=len(lower),
+            flat_log_determinant=float(2 * np.log(np.diag(lower)).sum()),
             rank=float(self.moments.rank[0]),
             log_determinant=self.moments.log_determinant,
         )

@@ -87,13 +87,13 @@ class Exact(AbstractMethod):
 def _prior_noise(num_samples: int, size: int, key: Array | None) -> Float[np.ndarray, "r k"]:
     if key is None:
         return np.zeros((size, 0))
-    return np.asarray(jax.random.normal(key, (num_samples, size)), np.float64).T
+    return np.asarray(jax.random.normal(key, (num_samples, size), np.float32), np.float64).T
 
 
 def _primal(rows, prior, structure, reason, num_samples, key, explain) -> PrimalSystem:
     flat = prior.flat_mask(structure)
     moments = accumulate(rows, flat, explain)
-    gram = moments.gram.sum(0)
+    gram = moments.total_gram
     require_identifiable(gram[np.ix_(flat, flat)])
     prior = prior.normalise(_projected_diagonal(gram, moments.shift), structure)
     parameters = parameter_map(prior, structure)

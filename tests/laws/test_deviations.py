@@ -103,3 +103,17 @@ def test_draws_differ():
     assert (first == again).all()
     assert not jnp.isclose(first, other, rtol=1e-3).any()
     assert len(np.unique(np.round(np.ravel(first), 4))) == first.size
+
+
+def test_draws_do_not_depend_on_the_precision():
+    """The same key gives the same deviations in 32 and in 64 bit, to float32's rounding."""
+    layout = Layout(*TWO["tall"], "entries", "dense")
+    arrays = random_arrays(layout, "full", np.random.default_rng(3))
+
+    def draws(*, x64):
+        with jax.enable_x64(x64):
+            return np.asarray(posterior(Problem(layout, cast(arrays)), "primal", K).deviations)
+
+    single, double = draws(x64=False), draws(x64=True)
+    assert (single.dtype, double.dtype) == (np.float32, np.float64)
+    np.testing.assert_allclose(single, double, rtol=0, atol=1e-5 * np.abs(double).max())
