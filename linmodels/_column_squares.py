@@ -71,9 +71,7 @@ def _estimated(batch: Batch, design: WhitenedDesign, key: Array):
     size = sum(leaf.size for leaf in jax.tree.leaves(data.targets))
     signs = jax.random.rademacher(key, (PROBES, size), design.scale.dtype)
     whole = eqx.tree_at(lambda d: d.flat, design, None, is_leaf=lambda x: x is None)
-    means = [
-        jnp.mean(d.transpose_product(data, signs) ** 2, axis=0) for d in (design, whole)
-    ]
+    means = [jnp.mean(d.transpose_product(data, signs) ** 2, axis=0) for d in (design, whole)]
     return tuple(means)
 
 

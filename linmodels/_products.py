@@ -105,7 +105,9 @@ class WhitenedDesign(eqx.Module):
         forward = lambda v: ravel(root_product(data, data.design.mv(self.factor.parameters(v))))
         return jax.vmap(forward)(self.units(x)) * self._root_beta(data)
 
-    def transpose_product(self, data: Observations, rows: Float[Array, "k N"]) -> Float[Array, "k r"]:
+    def transpose_product(
+        self, data: Observations, rows: Float[Array, "k N"]
+    ) -> Float[Array, "k r"]:
         """Wᵀ c of every vector."""
         backward = lambda c: self.factor.cofactors(
             data.design.T.mv(root_transpose_product(data, unravel(c, data.targets)))

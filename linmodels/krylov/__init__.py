@@ -6,6 +6,8 @@ from linmodels.krylov._block_cg import Progress as Progress
 from linmodels.krylov._block_cg import Recurrence as Recurrence
 from linmodels.krylov._block_cg import RelativeResidual as RelativeResidual
 from linmodels.krylov._block_cg import block_cg as block_cg
+from linmodels.krylov._block_lanczos import Ritz as Ritz
+from linmodels.krylov._block_lanczos import block_lanczos as block_lanczos
 from linmodels.krylov._quadrature import quadratic_forms as quadratic_forms
 
 __all__ = [
@@ -14,6 +16,8 @@ __all__ = [
     "Progress",
     "Recurrence",
     "RelativeResidual",
+    "Ritz",
     "block_cg",
+    "block_lanczos",
     "quadratic_forms",
 ]

@@ -237,9 +237,7 @@ def _run(problem: _Problem, found: _Found) -> _Run:
     residual, passes, failure = _squares(found.residual), found.passes, None
     decreases = np.zeros((0, len(scale)))
     while passes < problem.max_passes:
-        following, step = _advance(
-            state, problem.product(state.search), problem.rhs, problem.rule
-        )
+        following, step = _advance(state, problem.product(state.search), problem.rhs, problem.rule)
         step, passes = _Step(*(np.asarray(x, np.float64) for x in step)), passes + 1
         if not step.sound:
             failure = _diagnosis(step.curvature)
@@ -272,9 +270,7 @@ def _error(decreases: Float[np.ndarray, "i k"], delay: int) -> Float[np.ndarray,
     return np.where(last > 0, last / (1 - rate), 0) if rate < 1 else np.full(len(last), np.inf)
 
 
-def _verified(
-    problem: _Problem, found: _Found, run: _Run, previous: float
-) -> tuple[_Found, bool]:
+def _verified(problem: _Problem, found: _Found, run: _Run, previous: float) -> tuple[_Found, bool]:
     """The better of two iterates in every column by true residuals, and whether a run has gained.
 
     The recursion's estimates hold for its own iterates; where the true residual is another, what
@@ -325,9 +321,7 @@ def _advance(
     decrease = jnp.sum(state.coordinates * weights, axis=0)
     measure = rule.measure(_iterate(following), state.scale[:, None] * residual, rhs)
     sound = jnp.isfinite(lower).all() & jnp.isfinite(coupling).all()
-    return following, _Step(
-        curvature, coupling, decrease, square_sums(residual), measure, sound
-    )
+    return following, _Step(curvature, coupling, decrease, square_sums(residual), measure, sound)
 
 
 def _iterate(state: _State) -> Float[Array, "k d"]:

@@ -13,6 +13,8 @@ from linmodels.krylov._block_cg import Product
 
 NEGLIGIBLE = 100
 """Directions below this many spacings of the largest eigenvalue are rounding."""
+LOOKS = 1.2
+"""Ratio of the numbers of passes between looks at the Ritz values."""
 
 
 class Ritz(NamedTuple):
@@ -51,26 +53,30 @@ def block_lanczos(
     Args:
         product: M times every vector of a block; one call is one pass.
         start: g_1 … g_k.
-        settled: whether the quadrature will do; asked after every pass.
+        settled: whether the quadrature will do; asked at passes that grow by a fifth.
         max_passes: products before stopping all the same.
     """
     scale = unit_scales(start)
     block, coordinates = orthonormalised(start / jnp.asarray(scale, start.dtype)[:, None])
     basis = _Basis(np.asarray(coordinates, np.float64) * scale, [block], [], [])
     epsilon = float(jnp.finfo(start.dtype).eps)
+    largest, next_look = 0.0, 2
     while True:
         diagonal, left = _expanded(basis.blocks[-1], product(basis.blocks[-1]))
         basis.diagonal.append(np.asarray(diagonal, np.float64))
         for _ in range(2):
             for earlier in basis.blocks:
                 left = _without(left, earlier)
-        values, weights = _ritz(basis)
-        floor = NEGLIGIBLE * epsilon * max(values.max(initial=0.0), 0.0)
+        largest = max(largest, np.linalg.norm(basis.diagonal[-1], 2))
+        floor = NEGLIGIBLE * epsilon * largest
         block, below = _directions(left, jnp.asarray(floor, left.dtype))
-        below = np.asarray(below, np.float64)
-        ritz = Ritz(values, weights, len(basis.diagonal), not below.any())
-        if ritz.exhausted or ritz.passes >= max_passes or settled(ritz):
-            return ritz
+        below, passes = np.asarray(below, np.float64), len(basis.diagonal)
+        ended = passes >= max_passes or not below.any()
+        if ended or passes >= next_look:
+            ritz = Ritz(*_ritz(basis), passes, not below.any())
+            if ended or settled(ritz):
+                return ritz
+            next_look = int(np.ceil(LOOKS * passes))
         basis.blocks.append(block)
         basis.below.append(below)
 

@@ -18,6 +18,7 @@ from linmodels._observations import Data, Observations
 from linmodels._posterior import posterior_from_arrays
 from linmodels._priors import GaussianPrior
 from linmodels._whitening import WhitenedRows, whiten
+from linmodels.methods._evidence_path import EvidencePath
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales, Solution
 from linmodels.methods._parameters import as_operator
 from linmodels.operators import LowRankUpdate
@@ -58,9 +59,7 @@ class DirectSystem(AbstractSystem):
         """The evidence at α (L,), β (C,)."""
         return self.solve(alpha, beta)[0]
 
-    def solve(
-        self, alpha: Float[Any, " L"], beta: Float[Any, " C"]
-    ) -> Solution:
+    def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> Solution:
         """The evidence and the posterior."""
         alpha, beta = (jnp.asarray(x, self.rows.design.dtype) for x in (alpha, beta))
         root, flat, (group, count) = self._prior_arrays()
@@ -82,6 +81,15 @@ class DirectSystem(AbstractSystem):
             self.prior.mean,
         )
         return Solution(self._terms(solved, beta, flat, group, count), posterior)
+
+    @property
+    def path(self) -> EvidencePath:
+        """Not available: eigenvectors have no gradient where eigenvalues are equal.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError("An evidence path is computed on the host: call it outside jit and grad.")
 
     def _prior_arrays(self):
         root, flat = self.prior.root(self.structure), self.prior.flat_mask(self.structure)

@@ -17,7 +17,7 @@ from linmodels.methods._dense import inverse_from_cholesky, inverse_triangle, sc
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales, Solution
 from linmodels.methods._moments import Shift
 from linmodels.methods._parameters import ParameterMap, as_operator, scales_of
-from linmodels.methods._spectrum import Spectrum
+from linmodels.methods._evidence_path import EvidencePath, require_one_each
 from linmodels.operators import LowRankUpdate
 
 COLUMNS_AT_ONCE = 4_096
@@ -70,7 +70,7 @@ class DualSystem(AbstractSystem):
     def evaluate(self, alpha: np.ndarray, beta: np.ndarray) -> EvidenceTerms:
         """The evidence at α (L,), β (C,): O(N) for one of each, else one factorisation."""
         if len(alpha) == len(beta) == 1:
-            return self._spectrum.evaluate(alpha, beta)
+            return self.path.evaluate(alpha, beta)
         return self._terms(self._factorise(alpha, beta), alpha, beta)
 
     def solve(self, alpha: np.ndarray, beta: np.ndarray) -> Solution:
@@ -195,13 +195,15 @@ class DualSystem(AbstractSystem):
         right[flat, count:] = root.T
 
     @cached_property
-    def _spectrum(self) -> Spectrum:
+    def path(self) -> EvidencePath:
+        """The evidence at every α and noise precision; see `AbstractSystem.path`."""
+        require_one_each(self.parameters.num_groups, len(self.rows.rank))
         rows = self.rows
         basis, triangle = np.linalg.qr(self._flat_rows)
         values, vectors = np.linalg.eigh(_project(basis, self.kernels[0].copy()))
         squares = (vectors.T @ (rows.targets - basis @ (basis.T @ rows.targets))) ** 2
         kept = values > len(values) * np.finfo(float).eps * max(values[-1], 0)
-        return Spectrum(
+        return EvidencePath(
             eigenvalues=np.where(kept, values, 0),
             squares=np.where(kept, squares, 0),
             remainder=float(squares[~kept].sum()),

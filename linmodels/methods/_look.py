@@ -124,7 +124,9 @@ def _sums(data, prior, factor, flats, num_samples, noise_key, explain) -> Sums:
         seen = look(batch, prior.mean, num_samples, noise_key)
         targets = whole = seen.targets
         if len(flats.index):
-            targets = targets - forward(batch, WhitenedDesign(factor, ones, jnp.ones(count)), shift)[0]
+            targets = (
+                targets - forward(batch, WhitenedDesign(factor, ones, jnp.ones(count)), shift)[0]
+            )
         rows = jnp.concatenate([seen.noise.T.astype(dtype), targets[None]])
         parts = []
         for c in range(count):

@@ -147,7 +147,8 @@ class MatrixFree(eqx.Module):
             return backward(next(batches(self.data)), design, rows)
         parts = jnp.split(rows, len(self.data.batches), axis=1)
         return sum_of(
-            backward(batch, design, part) for batch, part in zip(batches(self.data), parts, strict=True)
+            backward(batch, design, part)
+            for batch, part in zip(batches(self.data), parts, strict=True)
         )
 
     def rows(self, beta: Float[np.ndarray, " C"]) -> Float[Array, "k1 N"]:
@@ -157,7 +158,9 @@ class MatrixFree(eqx.Module):
         for batch in batches(self.data):
             seen = look(batch, self.prior.mean, self.num_samples, self.noise_key)
             targets = jnp.sqrt(whole.beta)[seen.output] * seen.targets
-            targets = targets - forward(batch, whole, shift)[0] if len(self.flats.index) else targets
+            targets = (
+                targets - forward(batch, whole, shift)[0] if len(self.flats.index) else targets
+            )
             blocks.append(jnp.concatenate([seen.noise.T.astype(targets.dtype), targets[None]]))
         return jnp.concatenate(blocks, axis=1)
 

@@ -11,28 +11,8 @@ from linmodels._observations import Data
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS
-
-
-class EvidenceTerms(NamedTuple):
-    """The evidence at given hyperparameters, and what MacKay's updates need of it.
-
-    γ_l and γ_c are the effective dimension split over groups of parameters and over noise
-    precisions; flat parameters count in γ_c only.
-    """
-
-    log_evidence: Float[Any, ""]
-    group_dimension: Float[Any, " L"]
-    """γ_l = tr (H⁻¹M)_ll"""
-    group_norm: Float[Any, " L"]
-    """‖x̄_l‖² = α_l ‖F⁻¹(θ̄ − μ)_l‖²"""
-    output_dimension: Float[Any, " C"]
-    """γ_c = tr WH⁻¹Wᵀ over the entries with noise precision β_c"""
-    residual: Float[Any, " C"]
-    """‖y − o − Φθ̄‖²_{B₀} over the same entries"""
-    dimension_error: Float[Any, ""] = 0.0
-    """standard error of Σ γ_l; 0 where exact"""
-    log_evidence_error: Float[Any, ""] = 0.0
-    """standard error of the log evidence; 0 where exact"""
+from linmodels.methods._evidence_path import EvidencePath
+from linmodels.methods._evidence_terms import EvidenceTerms
 
 
 class SolverReport(eqx.Module):
@@ -99,6 +79,15 @@ class AbstractSystem(eqx.Module):
     @abc.abstractmethod
     def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> Solution:
         """The evidence and the posterior there."""
+
+    @property
+    @abc.abstractmethod
+    def path(self) -> EvidencePath:
+        """The evidence of one α and one noise precision, for every value.
+
+        Raises:
+            ValueError: there are several of either.
+        """
 
 
 class AbstractMethod(eqx.Module):

@@ -14,7 +14,7 @@ from linmodels.methods._eigenbasis import Eigenbasis, Reduced, eigenbasis, elimi
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales, Solution
 from linmodels.methods._moments import Moments
 from linmodels.methods._parameters import ParameterMap, known_residual, scales_of
-from linmodels.methods._spectrum import Spectrum
+from linmodels.methods._evidence_path import EvidencePath, require_one_each
 
 
 class _Factorised(NamedTuple):
@@ -55,7 +55,7 @@ class PrimalSystem(AbstractSystem):
     def evaluate(self, alpha: np.ndarray, beta: np.ndarray) -> EvidenceTerms:
         """The evidence at α (L,), β (C,): O(d') for one of each, else one factorisation."""
         if len(alpha) == len(beta) == 1:
-            return self._spectrum.evaluate(alpha, beta)
+            return self.path.evaluate(alpha, beta)
         return self._terms(self._factorise(alpha, beta), beta)
 
     def solve(self, alpha: np.ndarray, beta: np.ndarray) -> Solution:
@@ -83,7 +83,7 @@ class PrimalSystem(AbstractSystem):
         cofactors = np.concatenate([cross, self._noise(alpha, beta)], axis=1)
         solution, root = self._basis.solve(cofactors, *one), self._basis.root(*one)
         posterior = self._posterior(solution[:, 0], solution[:, 1:], root)
-        return Solution(self._spectrum.evaluate(alpha, beta), posterior)
+        return Solution(self.path.evaluate(alpha, beta), posterior)
 
     def _noise(self, alpha: np.ndarray, beta: np.ndarray) -> Float[np.ndarray, "r k"]:
         """Draws from N(0, H), H the precision of u."""
@@ -170,12 +170,14 @@ class PrimalSystem(AbstractSystem):
         return eigenbasis(self._reduced)
 
     @cached_property
-    def _spectrum(self) -> Spectrum:
+    def path(self) -> EvidencePath:
+        """The evidence at every α and noise precision; see `AbstractSystem.path`."""
+        require_one_each(self.parameters.num_groups, len(self.moments.rank))
         values, lower = self._basis.values, self._reduced.lower
         along = self._basis.vectors.T @ self._reduced.without_flat(self.moments.cross[0])
         squares = np.where(values > 0, along**2 / np.where(values > 0, values, 1), 0)
         total = self._centred_squares()[0]
-        return Spectrum(
+        return EvidencePath(
             eigenvalues=values,
             squares=squares,
             remainder=float(known_residual(total - squares.sum(), total)),

@@ -94,7 +94,9 @@ def test_no_false_success(layout, side, source):
     As accurate: within 4 times the tolerance, which is met by an estimate, beside the rounding of
     what the exact method stores, ε of every number.
     """
-    problem = Problem(layout, source.draw(arrays_of(layout, ("column", "targets", "alpha", "noise"))))
+    problem = Problem(
+        layout, source.draw(arrays_of(layout, ("column", "targets", "alpha", "noise")))
+    )
     assume(well_posed(problem))
     solution, squares, _ = errors(problem, side)
     assert np.isfinite(stacked(solution.posterior)).all()

@@ -1,0 +1,133 @@
+"""The evidence of one α and one noise precision, for every value, from one decomposition."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float
+
+from linmodels._likelihoods import LOG_2PI
+from linmodels.methods._evidence_terms import EvidenceTerms
+
+GRID = 20
+"""Points a decade on which the maximum is sought before it is refined."""
+
+
+class PathPoints(NamedTuple):
+    """The evidence along a path of hyperparameters, each field (g,)."""
+
+    log_evidence: Float[np.ndarray, " g"]
+    """log p(y | α, β) in nats"""
+    effective_dimension: Float[np.ndarray, " g"]
+    """γ, flat parameters apart"""
+    norm: Float[np.ndarray, " g"]
+    """‖x̄‖² = α‖F⁻¹(θ̄ − μ)‖²"""
+    residual: Float[np.ndarray, " g"]
+    """‖y − o − Φθ̄‖²_{B₀}"""
+    log_evidence_error: Float[np.ndarray, " g"]
+    """standard error; 0 where exact"""
+    effective_dimension_error: Float[np.ndarray, " g"]
+    """standard error; 0 where exact"""
+
+
+class EvidencePath(eqx.Module):
+    """Eigenvalues λ_i of W₀W₀ᵀ, and the targets' coordinates t_i along its eigenvectors.
+
+    With ρ = β/α, s_i = ρλ_i/(1 + ρλ_i): γ = Σ s_i, ‖x̄‖² = β Σ s_i (1 − s_i) t_i²,
+    ‖y − Φθ̄‖²_{B₀} = Σ (1 − s_i)² t_i² + t_⊥², log det(I + WᵀW) = Σ log(1 + ρλ_i). From a Krylov
+    space λ_i are Ritz values, and each counts as often as random probes say.
+
+    Attributes:
+        eigenvalues: λ_i, (s,).
+        squares: t_i², (s,).
+        remainder: t_⊥² ≥ 0, outside the range of W₀.
+        num_flat: number of flat parameters.
+        flat_log_determinant: log det Φ_fᵀB₀Φ_f.
+        rank: Σ w rank B₀.
+        log_determinant: Σ w log det B₀.
+        multiplicities: of every λ_i by every probe, (p, s); None where each counts once.
+        passes: products of a block with the data that it took.
+    """
+
+    eigenvalues: Float[np.ndarray, " s"]
+    squares: Float[np.ndarray, " s"]
+    remainder: float
+    num_flat: int
+    flat_log_determinant: float
+    rank: float
+    log_determinant: float
+    multiplicities: Float[np.ndarray, "p s"] | None = None
+    passes: int = 0
+
+    def at(self, alpha: Float[Any, " g"], noise_precision: Float[Any, " g"]) -> PathPoints:
+        """The evidence at pairs of α and β; arrays broadcast to (g,)."""
+        alpha, beta = np.broadcast_arrays(np.atleast_1d(alpha), np.atleast_1d(noise_precision))
+        alpha, beta = alpha.astype(np.float64), beta.astype(np.float64)
+        signal = (beta / alpha)[:, None] * self.eigenvalues
+        shrunk, kept = signal / (1 + signal), 1 / (1 + signal)
+        dimension, dimension_error = self._sum(shrunk)
+        log_determinant, log_determinant_error = self._sum(np.log1p(signal))
+        norm = beta * ((shrunk * kept) @ self.squares)
+        residual = kept**2 @ self.squares + self.remainder
+        log_evidence = 0.5 * (
+            (self.rank - self.num_flat) * (np.log(beta) - LOG_2PI)
+            + self.log_determinant
+            - beta * residual
+            - norm
+            - log_determinant
+            - self.flat_log_determinant
+        )
+        errors = 0.5 * log_determinant_error, dimension_error
+        return PathPoints(log_evidence, dimension, norm, residual, *errors)
+
+    def evaluate(self, alpha: Float[np.ndarray, " 1"], beta: Float[np.ndarray, " 1"]):
+        """The evidence terms at α (1,) and β (1,)."""
+        point = self.at(alpha, beta)
+        return EvidenceTerms(
+            point.log_evidence[0],
+            point.effective_dimension,
+            point.norm,
+            point.effective_dimension + self.num_flat,
+            point.residual,
+            point.effective_dimension_error[0],
+            point.log_evidence_error[0],
+        )
+
+    def strongest_signal(self, noise_precision: float | None) -> float:
+        """ρ = β/α where the evidence is largest, β known or, where None, at its best for each ρ.
+
+        Without a maximum it is the smallest or the largest ρ that the eigenvalues tell from 0 or ∞.
+        """
+        largest = self.eigenvalues.max(initial=0.0)
+        if largest <= 0:
+            return 1.0
+        smallest = self.eigenvalues[self.eigenvalues > 0].min()
+        decades = np.log10(1e8 * largest / smallest)
+        ratios = np.geomspace(1e-4 / largest, 1e4 / smallest, int(GRID * decades))
+        left = 1 / (1 + ratios[:, None] * self.eigenvalues) @ self.squares + self.remainder
+        count = self.rank - self.num_flat
+        beta = count / np.maximum(left, np.finfo(float).tiny)
+        beta = beta if noise_precision is None else np.full(len(ratios), noise_precision)
+        return float(ratios[np.argmax(self.at(beta / ratios, beta).log_evidence)])
+
+    def _sum(self, values: Float[np.ndarray, "g s"]) -> tuple[np.ndarray, np.ndarray]:
+        """Σ over eigenvalues with their multiplicities, and its standard error."""
+        if self.multiplicities is None:
+            return values.sum(1), np.zeros(len(values))
+        draws = values @ self.multiplicities.T
+        count = draws.shape[1]
+        error = draws.std(1, ddof=1) / np.sqrt(count) if count > 1 else np.full(len(draws), np.inf)
+        return draws.mean(1), error
+
+
+def require_one_each(num_groups: int, num_noises: int) -> None:
+    """Refuses more than one α or noise precision: no single ratio would make a path.
+
+    Raises:
+        ValueError: as said.
+    """
+    if num_groups > 1 or num_noises > 1:
+        raise ValueError(
+            f"An evidence path has one alpha and one noise precision; here are {num_groups} groups "
+            f"and {num_noises} noise precisions."
+        )
