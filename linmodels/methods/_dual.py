@@ -14,10 +14,10 @@ from linmodels._likelihoods import LOG_2PI
 from linmodels._posterior import posterior_from_arrays
 from linmodels._priors import GaussianPrior
 from linmodels.methods._dense import inverse_from_cholesky, inverse_triangle, scale_rows
+from linmodels.methods._evidence_path import EvidencePath, require_one_each
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales, Solution
 from linmodels.methods._moments import Shift
 from linmodels.methods._parameters import ParameterMap, as_operator, scales_of
-from linmodels.methods._evidence_path import EvidencePath, require_one_each
 from linmodels.operators import LowRankUpdate
 
 COLUMNS_AT_ONCE = 4_096

@@ -4,13 +4,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from linmodels._blocks import square_sums
-from linmodels._observations import Data
 from linmodels._priors import GaussianPrior
 from linmodels._products import (
     Factor,
@@ -18,7 +15,6 @@ from linmodels._products import (
     WhitenedDesign,
     backward,
     batches,
-    factor_of,
     forward,
     look,
     normal,

@@ -11,10 +11,10 @@ from linmodels._posterior import Posterior, posterior_from_arrays
 from linmodels._priors import GaussianPrior
 from linmodels.methods._dense import cholesky_above, inverse_triangle, scale_rows
 from linmodels.methods._eigenbasis import Eigenbasis, Reduced, eigenbasis, eliminate
+from linmodels.methods._evidence_path import EvidencePath, require_one_each
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales, Solution
 from linmodels.methods._moments import Moments
 from linmodels.methods._parameters import ParameterMap, known_residual, scales_of
-from linmodels.methods._evidence_path import EvidencePath, require_one_each
 
 
 class _Factorised(NamedTuple):

@@ -33,7 +33,6 @@ from linmodels.methods._method import (
 from linmodels.methods._parameters import scales_of
 from linmodels.methods._samples import evidence_terms, log_determinant_of
 
-
 MAX_PROBES = 16
 """Random vectors of the evidence path: they give γ to √(2/(16 γ)), 4 % where γ is 100."""
 
