@@ -25,6 +25,7 @@ from linmodels._whitening import (
     root_product,
     root_transpose_product,
     row_vectors,
+    unexplained,
 )
 
 
@@ -157,7 +158,8 @@ def batches(data: Data) -> Iterator[Batch]:
 @eqx.filter_jit
 def look(batch: Batch, mean: PyTree, num_samples: int, key: Array | None) -> RowVectors:
     """Whitened targets and noise of one batch at unit noise."""
-    return row_vectors(batch.observations(), mean, batch.first, num_samples, key)
+    data = batch.observations()
+    return row_vectors(data, unexplained(data, mean), batch.first, num_samples, key)
 
 
 @eqx.filter_jit

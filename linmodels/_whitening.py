@@ -5,12 +5,11 @@ normal noise u are everything that an exact method needs of the data.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -70,22 +69,18 @@ def whitened_rows(
 
 
 def _whiten_alone(data, mean, num_samples, key) -> WhitenedRows:
-    """In one compilation, through which a matrix that is its own whitened design does not go."""
-    if not (isinstance(data.design, lx.MatrixLinearOperator) and _is_unit(data)):
-        return _whiten_whole(data, mean, num_samples, key)
-    rows = _whiten_all_but_design(data, mean, num_samples, key)
-    return rows._replace(design=data.design.matrix)
+    """In one compilation a shape, without the design: its functions would be new every time."""
+    matrix, residual = data.design.as_matrix(), unexplained(data, mean)
+    data = eqx.tree_at(lambda d: d.design, data, None)
+    if not _is_unit(data):
+        return _whiten_compiled(data, matrix, residual, num_samples, key)
+    # Through the compiled function the matrix would be copied.
+    return _whiten_compiled(data, None, residual, num_samples, key)._replace(design=matrix)
 
 
 @eqx.filter_jit
-def _whiten_whole(data, mean, num_samples, key) -> WhitenedRows:
-    return whiten(data, mean, 0, num_samples, key)
-
-
-@eqx.filter_jit
-def _whiten_all_but_design(data, mean, num_samples, key) -> WhitenedRows:
-    rows = whiten(data, mean, 0, num_samples, key)
-    return rows._replace(design=rows.design[:0])
+def _whiten_compiled(data, matrix, residual, num_samples, key) -> WhitenedRows:
+    return _whiten(data, matrix, residual, 0, num_samples, key)
 
 
 @eqx.filter_jit
@@ -98,21 +93,30 @@ def whiten(
     data: Observations, mean: PyTree, first: int | Array, num_samples: int, key: Array | None
 ) -> WhitenedRows:
     """Whitens one block whose first row is row `first` of the data."""
-    vectors = row_vectors(data, mean, first, num_samples, key)
-    return WhitenedRows(_whiten_design(data), *vectors)
+    matrix, residual = data.design.as_matrix(), unexplained(data, mean)
+    return _whiten(data, matrix, residual, first, num_samples, key)
 
 
-def row_vectors(
-    data: Observations, mean: PyTree, first: int | Array, num_samples: int, key: Array | None
-) -> RowVectors:
-    """Everything of `whiten` but the design."""
-    likelihood = gaussian(data.likelihood)
+def unexplained(data: Observations, mean: PyTree) -> PyTree:
+    """y − o − Φμ."""
     residual = data.targets
     if data.offset is not None:
         residual = jax.tree.map(jnp.subtract, residual, data.offset)
     if mean is not None:
         residual = jax.tree.map(jnp.subtract, residual, data.design.mv(_as(mean, data)))
-    counts = _entry_weights(data)
+    return residual
+
+
+def _whiten(data: Observations, matrix, residual, first, num_samples, key) -> WhitenedRows:
+    vectors = row_vectors(data, residual, first, num_samples, key)
+    return WhitenedRows(_whiten_design(data, matrix), *vectors)
+
+
+def row_vectors(
+    data: Observations, residual: PyTree, first: int | Array, num_samples: int, key: Array | None
+) -> RowVectors:
+    """Whitens y − o − Φμ, and all else of the data but their design."""
+    likelihood, counts = gaussian(data.likelihood), _entry_weights(data)
     output, rank = _ranks(likelihood, data.targets, counts)
     return RowVectors(
         targets=ravel(root_product(data, residual)),
@@ -183,8 +187,7 @@ def _as(mean: PyTree, data: Observations) -> PyTree:
     return jax.tree.map(lambda m, s: jnp.asarray(m, s.dtype), mean, structure)
 
 
-def _whiten_design(data: Observations) -> Float[Array, "N d"]:
-    matrix = data.design.as_matrix()
+def _whiten_design(data: Observations, matrix: Any) -> Any:
     if _is_unit(data):
         return matrix
     column = lambda c: ravel(root_product(data, unravel(c, data.targets)))

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -142,12 +142,12 @@ class _State(NamedTuple):
 class _Step(NamedTuple):
     """What the host needs of one step, in scaled units."""
 
-    curvature: Float[Array, "q q"]
-    coupling: Float[Array, "q q"]
-    decrease: Float[Array, " k"]
-    residual: Float[Array, " k"]
-    measure: Float[Array, " k"]
-    sound: Bool[Array, ""]
+    curvature: Float[Any, "q q"]
+    coupling: Float[Any, "q q"]
+    decrease: Float[Any, " k"]
+    residual: Float[Any, " k"]
+    measure: Float[Any, " k"]
+    sound: Any
 
 
 class _Run(NamedTuple):
@@ -203,21 +203,27 @@ def block_cg(
         raise ValueError(f"start has shape {start.shape}, the right-hand sides {rhs.shape}.")
     callback = callback or (lambda progress: None)
     problem = _Problem(product, rhs, _squares(rhs), rule, max_passes, callback)
-    found, recurrence, result = _started(problem, start), _NOTHING, None
+    found = _started(problem, start)
     if not np.isfinite(_squares(found.residual)).all():
-        return _solution(problem, found, recurrence, RESULTS.non_finite)
-    previous = np.inf
-    while result is None and not rule.met(_progress(problem, found)):
+        return _solution(problem, found, _NOTHING, RESULTS.non_finite)
+    found, recurrence, result = _restarted_until_met(problem, found)
+    return _solution(problem, found, recurrence, result)
+
+
+def _restarted_until_met(problem: _Problem, found: _Found) -> tuple[_Found, Recurrence, RESULTS]:
+    previous, first = np.inf, _NOTHING
+    while not problem.rule.met(_progress(problem, found)):
         run = _run(problem, found)
-        recurrence = run.recurrence if recurrence is _NOTHING else recurrence
+        first = run.recurrence if first is _NOTHING else first
         found, gained = _verified(problem, found, run, previous)
         previous = run.total.sum()
+        if problem.rule.met(_progress(problem, found)):
+            break
         if not gained:
-            result = RESULTS.stagnated if run.failure is None else run.failure
-        elif found.passes >= max_passes:
-            result = RESULTS.max_passes_reached
-    met = rule.met(_progress(problem, found))
-    return _solution(problem, found, recurrence, RESULTS.successful if met else result)
+            return found, first, RESULTS.stagnated if run.failure is None else run.failure
+        if found.passes >= problem.max_passes:
+            return found, first, RESULTS.max_passes_reached
+    return found, first, RESULTS.successful
 
 
 _NOTHING = Recurrence(np.zeros((0, 0)), [], [])
@@ -238,7 +244,7 @@ def _run(problem: _Problem, found: _Found) -> _Run:
     decreases = np.zeros((0, len(scale)))
     while passes < problem.max_passes:
         following, step = _advance(state, problem.product(state.search), problem.rhs, problem.rule)
-        step, passes = _Step(*(np.asarray(x, np.float64) for x in step)), passes + 1
+        step, passes = _Step(*(np.asarray(x, float) for x in step)), passes + 1
         if not step.sound:
             failure = _diagnosis(step.curvature)
             break

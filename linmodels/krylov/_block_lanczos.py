@@ -96,7 +96,7 @@ def _without(block: Array, earlier: Array) -> Array:
 
 @eqx.filter_jit
 def _directions(block: Array, floor: Array) -> tuple[Array, Array]:
-    """An orthonormal basis of a block with its coordinates; singular values below floor become 0."""
+    """An orthonormal basis of a block, and coordinates; singular values below floor become 0."""
     basis, coordinates = orthonormalised(block)
     left, sizes, right = jnp.linalg.svd(coordinates, full_matrices=False)
     kept = sizes > floor

@@ -1,6 +1,7 @@
 """The passes over the data that come before any hyperparameter."""
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from linmodels._column_squares import column_squares
 from linmodels._observations import Data
 from linmodels._priors import GaussianPrior
 from linmodels._products import (
+    Batch,
     Factor,
     FlatColumns,
     WhitenedDesign,
@@ -115,34 +117,49 @@ def _through(factor: Factor, products: Float[np.ndarray, "C f d"]) -> Float[np.n
 
 
 def _sums(data, prior, factor, flats, num_samples, noise_key, explain) -> Sums:
-    dtype = jnp.result_type(*jax.tree.leaves(factor.structure))
-    count = len(flats.products)
-    ones = jnp.ones(factor.size, dtype)
-    shift = jnp.asarray(spread(flats, factor.size)[None], dtype)
-    cross, noise_cross, square, raw, rank, log_determinant = [0.0] * 6
+    look_at = _Look(factor, flats, prior.mean, num_samples, noise_key)
+    total = None
     for index, batch in enumerate(batches(data)):
-        seen = look(batch, prior.mean, num_samples, noise_key)
-        targets = whole = seen.targets
-        if len(flats.index):
-            targets = (
-                targets - forward(batch, WhitenedDesign(factor, ones, jnp.ones(count)), shift)[0]
-            )
-        rows = jnp.concatenate([seen.noise.T.astype(dtype), targets[None]])
-        parts = []
-        for c in range(count):
-            design = WhitenedDesign(factor, ones, jnp.asarray(np.arange(count) == c, dtype))
-            parts.append(backward(batch, design, rows))
-        both = jnp.stack(parts)
-        if not bool(jnp.isfinite(both).all()):
+        part = look_at.sums(batch)
+        if not all(bool(jnp.isfinite(leaf).all()) for leaf in (part.cross, part.noise_cross)):
             explain(index)
-        cross, noise_cross = cross + both[:, -1], noise_cross + both[:, :-1]
-        square = square + _squares(targets, seen.output, count)
-        raw = raw + _squares(whole, seen.output, count)
-        rank = rank + np.asarray(seen.rank, np.float64)
-        log_determinant = log_determinant + float(seen.log_determinant)
-    return Sums(cross, noise_cross, square, raw, rank, log_determinant)
+        total = part if total is None else Sums(*(a + b for a, b in zip(total, part, strict=True)))
+    assert total is not None
+    return total
 
 
-def _squares(targets: Array, output: Array, count: int) -> Float[np.ndarray, " C"]:
-    targets = np.asarray(targets, np.float64)
-    return np.bincount(np.asarray(output), targets**2, minlength=count)
+class _Look(NamedTuple):
+    """What every batch is looked at with."""
+
+    factor: Factor
+    flats: Flats
+    mean: PyTree
+    num_samples: int
+    noise_key: Array | None
+
+    def design(self, mask: Float[np.ndarray, " C"], dtype: Any) -> WhitenedDesign:
+        """W₀ on the rows of some noise precisions."""
+        ones = jnp.ones(self.factor.size, dtype)
+        return WhitenedDesign(self.factor, ones, jnp.asarray(mask, dtype))
+
+    def sums(self, batch: Batch) -> Sums:
+        """One batch's part."""
+        seen = look(batch, self.mean, self.num_samples, self.noise_key)
+        count, dtype = len(seen.rank), seen.targets.dtype
+        targets = seen.targets
+        if len(self.flats.index):
+            shift = jnp.asarray(spread(self.flats, self.factor.size)[None], dtype)
+            targets = targets - forward(batch, self.design(np.ones(count), dtype), shift)[0]
+        rows = jnp.concatenate([seen.noise.T.astype(dtype), targets[None]])
+        masks = [self.design(np.arange(count) == c, dtype) for c in range(count)]
+        both = jnp.stack([backward(batch, design, rows) for design in masks])
+        output = np.asarray(seen.output)
+        squares = lambda v: np.bincount(output, np.asarray(v, np.float64) ** 2, minlength=count)
+        return Sums(
+            both[:, -1],
+            both[:, :-1],
+            squares(targets),
+            squares(seen.targets),
+            np.asarray(seen.rank, np.float64),
+            float(seen.log_determinant),
+        )

@@ -112,7 +112,7 @@ def _group_dimensions(
     limit = min(float(model.sums.rank.sum()), float(size))
     norms = SampleNorms(jnp.asarray(signal), jnp.asarray(np.asarray(square_sums(x))), size, limit)
     total = combined(norms)
-    if count == 1:
+    if rows.normal is None:
         return np.array([float(total.value)]), float(total.standard_error)
     square = model.group_sums(np.asarray(x, np.float64) ** 2)
     design = model.design(alpha, beta)
