@@ -23,6 +23,8 @@ from linmodels._likelihoods import Gaussian as Gaussian
 from linmodels._observations import Batched as Batched
 from linmodels._observations import Observations as Observations
 from linmodels._observations import RowSlices as RowSlices
+from linmodels._plan import Plan as Plan
+from linmodels._plan import plan as plan
 from linmodels._posterior import Posterior as Posterior
 from linmodels._posterior import Summary as Summary
 from linmodels._prediction import Prediction as Prediction

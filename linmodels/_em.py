@@ -13,10 +13,11 @@ from linmodels._infer import Fit, finish, require_arguments
 from linmodels._likelihoods import Gaussian
 from linmodels._m_step import MAX_RATIO, RUNAWAY, Hyperparameters, flags, mackay
 from linmodels._observations import Data, example_batch, require_untraced
+from linmodels._plan import plan
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS
 from linmodels._whitening import gaussian
-from linmodels.methods import AbstractMethod, AbstractSystem, Exact, Scales
+from linmodels.methods import AbstractMethod, AbstractSystem, Scales
 
 FLAT = 1e-7
 """Rise of the log evidence, in nats, below which it counts as flat."""
@@ -31,7 +32,7 @@ class EvidenceState(eqx.Module):
         noise_precision: β of every noise precision, (C,); ones where it is known.
         log_evidence: at the hyperparameters before the last update, in nats.
         effective_dimension: γ there, summed over groups.
-        change: largest |log ratio| of the last update.
+        change: largest |log ratio| of the last update; 0 where that is noise of the method.
         gain: rise of the log evidence since the state before, in nats.
     """
 
@@ -70,7 +71,7 @@ def maximise_evidence(
     Args:
         data: observations; `Gaussian()` noise is learned, `Gaussian(4.0)` kept.
         prior: `GaussianPrior.g_prior()` by default; a given α is the start.
-        method: of inference; `Exact()` by default.
+        method: of inference; as `plan` chooses by default.
         num_samples: k, the deviations to draw at the end; 0 needs no key.
         key: of the draws.
         max_steps: updates before giving up.
@@ -93,7 +94,7 @@ def maximise_evidence(
     prior = GaussianPrior.g_prior() if prior is None else prior
     if is_traced(prior):
         raise ValueError("maximise_evidence is a Python loop: call it outside jit and grad.")
-    method = Exact() if method is None else method
+    method = plan(data, num_samples).method if method is None else method
     likelihood = gaussian(example_batch(data).likelihood)
     system = method.prepare(data, prior, num_samples=num_samples, key=key)
     scales = system.scales()
@@ -202,6 +203,7 @@ def _step(
     terms = system.evaluate(*old)
     new = mackay(old, terms, scales, learn_noise)
     change = max(np.abs(np.log(a / b)).max() for a, b in zip(new, old, strict=True))
+    change = 0.0 if change <= system.resolution(terms) else change
     return EvidenceState(
         state.step + 1,
         new.alpha,

@@ -11,11 +11,12 @@ from jaxtyping import Array, Float, PyTree
 from linmodels._arrays import is_traced, parameter_structure, require_single_key
 from linmodels._likelihoods import Gaussian
 from linmodels._observations import Batched, Data, Observations, example_batch
+from linmodels._plan import plan
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS, Flag
 from linmodels._whitening import gaussian
-from linmodels.methods import AbstractMethod, Exact, Solution, SolverReport
+from linmodels.methods import AbstractMethod, Solution, SolverReport
 
 
 class Fit(eqx.Module):
@@ -80,7 +81,7 @@ def infer(
     Args:
         data: observations with known noise, such as `Gaussian(4.0)`.
         prior: with known α.
-        method: of inference; `Exact()` by default.
+        method: of inference; as `plan` chooses by default.
         num_samples: k, the deviations to draw; 0 needs no key.
         key: of the draws: the same key gives the same draws, whatever the batching or precision.
         throw: raise where the result is not successful; outside jit only.
@@ -108,7 +109,7 @@ def infer(
         )
     if likelihood.learn:
         raise ValueError("The noise precision is unknown: give it, or use maximise_evidence.")
-    method = Exact() if method is None else method
+    method = plan(data, num_samples).method if method is None else method
     system = method.prepare(data, prior, num_samples=num_samples, key=key)
     alpha = _per_group(prior, parameter_structure(example.design.in_structure()))
     beta = np.ones(1)

@@ -1,5 +1,6 @@
 """The passes over the data that come before any hyperparameter."""
 
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -123,7 +124,7 @@ def _sums(data, prior, factor, flats, num_samples, noise_key, explain) -> Sums:
         part = look_at.sums(batch)
         if not all(bool(jnp.isfinite(leaf).all()) for leaf in (part.cross, part.noise_cross)):
             explain(index)
-        total = part if total is None else Sums(*(a + b for a, b in zip(total, part, strict=True)))
+        total = part if total is None else jax.tree.map(operator.add, total, part)
     assert total is not None
     return total
 

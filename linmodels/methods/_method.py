@@ -80,6 +80,10 @@ class AbstractSystem(eqx.Module):
     def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> Solution:
         """The evidence and the posterior there."""
 
+    def resolution(self, terms: EvidenceTerms) -> float:
+        """Relative change of a hyperparameter below which an update is solver or sampling noise."""
+        return 0.0
+
     @property
     @abc.abstractmethod
     def path(self) -> EvidencePath:

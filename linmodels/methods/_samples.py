@@ -105,7 +105,7 @@ def _group_dimensions(
     model: MatrixFree, alpha: np.ndarray, beta: np.ndarray, x: Float[Array, "k r"], rows: _Rows
 ) -> tuple[Float[np.ndarray, " L"], float]:
     """γ_l of every group, and the standard error of their sum."""
-    labels, count = model.groups
+    labels, _ = model.groups
     num_flat = len(model.flats.index)
     signal = rows.signal.sum(1) - num_flat
     size = model.factor.size - num_flat
