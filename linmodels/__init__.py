@@ -13,6 +13,7 @@ from linmodels._columns import unstandardise as unstandardise
 from linmodels._columns import unstandardising_matrix as unstandardising_matrix
 from linmodels._em import EvidenceState as EvidenceState
 from linmodels._em import maximise_evidence as maximise_evidence
+from linmodels._evidence_path import evidence_path as evidence_path
 from linmodels._infer import Fit as Fit
 from linmodels._infer import FitError as FitError
 from linmodels._infer import infer as infer
@@ -36,6 +37,7 @@ from linmodels._storage import load as load
 from linmodels._storage import save as save
 from linmodels.methods import AbstractMethod as AbstractMethod
 from linmodels.methods import BlockCG as BlockCG
+from linmodels.methods import EvidencePath as EvidencePath
 from linmodels.methods import Exact as Exact
 from linmodels.methods import SolverReport as SolverReport
 

@@ -1,8 +1,10 @@
 """Methods of inference, one a file."""
 
+from linmodels.methods._evidence_path import EvidencePath as EvidencePath
+from linmodels.methods._evidence_path import PathPoints as PathPoints
+from linmodels.methods._evidence_terms import EvidenceTerms as EvidenceTerms
 from linmodels.methods._method import AbstractMethod as AbstractMethod
 from linmodels.methods._method import AbstractSystem as AbstractSystem
-from linmodels.methods._method import EvidenceTerms as EvidenceTerms
 from linmodels.methods._method import Scales as Scales
 from linmodels.methods._method import Solution as Solution
 from linmodels.methods._method import SolverReport as SolverReport
@@ -13,8 +15,10 @@ __all__ = [
     "AbstractMethod",
     "AbstractSystem",
     "BlockCG",
+    "EvidencePath",
     "EvidenceTerms",
     "Exact",
+    "PathPoints",
     "Scales",
     "Solution",
     "SolverReport",
