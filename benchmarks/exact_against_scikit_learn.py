@@ -87,8 +87,8 @@ that; memory is the peak above the data, as a multiple of the data. Answers are 
 Bare is NumPy's XᵀX and its eigh alone, in float64 from data that already are: its time, the share
 of ours that it is, and the ratio that it would have. Every noise precision and α is read off
 these two, whose sums are float64 because the small eigenvalues of a float32 Gram matrix are
-rounding; no ratio beyond the bare one can be had this way. The rest is mostly, for many rows, the
-64 noise draws a row and their product with X.
+rounding: but for the machine's noise, no ratio beyond the bare one can be had this way. For many
+rows the rest is mostly the 64 noise draws a row and their product with X.
 
 scikit-learn stops when Σ|Δcoefficient| < 1e-3, which depends on the units of y and x; its evidence
 with an intercept counts n observations although the intercept has used one up, and its predictive

@@ -70,13 +70,6 @@ def inverse_from_cholesky(lower: Float[np.ndarray, "d d"]) -> Float[np.ndarray, 
 
 
 def inverse_triangle(lower: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
-    """L⁻¹, by halves: [[A, 0], [B, C]]⁻¹ = [[A⁻¹, 0], [−C⁻¹BA⁻¹, C⁻¹]]."""
-    size = len(lower)
-    if size <= 64:
-        return scipy.linalg.solve_triangular(lower, np.eye(size), lower=True)
-    half = size // 2
-    first, second = inverse_triangle(lower[:half, :half]), inverse_triangle(lower[half:, half:])
-    result = np.zeros_like(lower)
-    result[:half, :half], result[half:, half:] = first, second
-    result[half:, :half] = -second @ (lower[half:, :half] @ first)
-    return result
+    """L⁻¹."""
+    (invert,) = scipy.linalg.get_lapack_funcs(("trtri",), (lower,))
+    return invert(lower.T, lower=0)[0].T  # L in C order is Lᵀ in LAPACK's

@@ -9,8 +9,13 @@ from jaxtyping import Bool, Float
 
 from linmodels._whitening import WhitenedRows
 
-ROWS_AT_ONCE = 8_192
-"""Rows converted to float64 together: 32 MB at 500 columns, and enough to fill the cores."""
+
+def rows_at_once(columns: int) -> int:
+    """Rows converted to float64 together: below 32 MB, as larger pieces are new memory each time.
+
+    Few enough for their noise draws, and enough for the product to outweigh adding it up.
+    """
+    return min(max(4_000_000 // columns, 2_048), 8_192)
 
 
 class Shift(NamedTuple):
@@ -111,7 +116,8 @@ def accumulate(
     for index, block in enumerate(blocks):
         block = jax.tree.map(np.asarray, block)
         if sums is None:
-            design, targets = block.design[:ROWS_AT_ONCE], block.targets[:ROWS_AT_ONCE]
+            first = slice(0, rows_at_once(block.design.shape[1]))
+            design, targets = block.design[first], block.targets[first]
             if not (np.isfinite(design).all() and np.isfinite(targets).all()):
                 on_non_finite(index)
             sums = _nothing_of(block, least_squares_shift(design, targets, flat))
@@ -140,9 +146,9 @@ def _nothing_of(block: WhitenedRows, shift: Shift) -> Moments:
 def _add_block(sums: Moments, block: WhitenedRows) -> None:
     """Adds a block's moments in place."""
     sums.rank[:] += block.rank
-    count = len(sums.rank)
-    for start in range(0, len(block.design), ROWS_AT_ONCE):
-        rows = slice(start, start + ROWS_AT_ONCE)
+    count, step = len(sums.rank), rows_at_once(block.design.shape[1])
+    for start in range(0, len(block.design), step):
+        rows = slice(start, start + step)
         for c in range(count):
             mine = rows if count == 1 else start + np.flatnonzero(block.output[rows] == c)
             _add_rows(sums, c, block.design[mine], block.targets[mine], block.noise[mine])
