@@ -53,8 +53,8 @@ class PrimalSystem(AbstractSystem):
         )
 
     def evaluate(self, alpha: np.ndarray, beta: np.ndarray) -> EvidenceTerms:
-        """The evidence at α (L,), β (C,): O(d') for one of each, else one factorisation."""
-        if len(alpha) == len(beta) == 1:
+        """The evidence at α (L,), β (C,): O(d') from eigenvectors, else one factorisation."""
+        if self._has_eigenvectors(alpha, beta):
             return self.path.evaluate(alpha, beta)
         return self._terms(self._factorise(alpha, beta), beta)
 

@@ -53,7 +53,7 @@ def test_zero_and_dependent_starts():
 @pytest.mark.parametrize("alpha", [1.0, 100.0])
 @pytest.mark.parametrize("power", [1, 2])
 def test_every_shift_from_one_space(alpha, power):
-    """Eigenvalues 1e5/i and 1e5/i²: 20 passes give log det and γ at any α to 0.5 % of themselves."""
+    """Eigenvalues 1e5/i and 1e5/i²: 20 passes give log det and γ at any α to 0.5 %."""
     values = 1e5 / np.arange(1.0, 2_001.0) ** power
     draws = np.random.default_rng(0).standard_normal((8, len(values)))
     start = jnp.asarray(np.sqrt(values) * draws, jnp.float32)

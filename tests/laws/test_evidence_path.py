@@ -1,0 +1,99 @@
+"""The evidence at every α and β: exact from eigenvectors, with error bars from a Krylov space."""
+
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+import pytest
+
+import linmodels as lm
+from laws.problems import Layout, Problem, answer, cast, observations, prior, random_arrays
+
+LAYOUTS = [
+    Layout(9, 1, 4, "entries", "diagonal"),
+    Layout(9, 1, 4, "scalar", "flat"),
+    Layout(4, 1, 9, "scalar", "g"),
+]
+METHODS = [lm.Exact("primal"), lm.Exact("dual"), lm.BlockCG("primal"), lm.BlockCG("dual")]
+ALPHA, BETA = np.array([0.1, 1.0, 30.0, 1.0]), np.array([1.0, 2.0, 0.5, 1e2])
+
+
+def dense(problem, alpha, beta):
+    arrays = problem.arrays._replace(alpha=np.array([alpha]), beta=np.array([beta]))
+    return answer(problem._replace(arrays=arrays))
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{type(m).__name__}-{m.side}")
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.prior)
+def test_path(layout, method):
+    """Within 5 standard errors of the dense evidence and γ, and 1e-3 for float32."""
+    arrays = cast(random_arrays(layout, "full", np.random.default_rng(11)))
+    problem = Problem(layout, arrays)
+    key = jax.random.key(0)
+    path = lm.evidence_path(observations(*problem), prior(*problem), method=method, key=key)
+    points = path.at(ALPHA, BETA)
+    for i, (alpha, beta) in enumerate(zip(ALPHA, BETA, strict=True)):
+        truth = dense(problem, alpha, beta)
+        slack = 5 * points.log_evidence_error[i] + 1e-3 * (1 + abs(truth.log_evidence))
+        assert abs(points.log_evidence[i] - truth.log_evidence) <= slack
+        dimension = truth.dimension[~layout.flat].sum()
+        slack = 5 * points.effective_dimension_error[i] + 1e-3
+        assert abs(points.effective_dimension[i] - dimension) <= slack
+        np.testing.assert_allclose(points.residual[i] * beta, truth.square.sum(), rtol=2e-3)
+
+
+def test_known_norms_and_residuals_are_exact():
+    """What holds no random probe has no error: ‖x̄‖² and ‖y − Φθ̄‖² as `Exact` has them."""
+    problem = Problem(LAYOUTS[0], cast(random_arrays(LAYOUTS[0], "full", np.random.default_rng(2))))
+    data, believed, key = observations(*problem), prior(*problem), jax.random.key(1)
+    paths = [lm.evidence_path(data, believed, method=m, key=key) for m in METHODS]
+    exact, *others = [path.at(ALPHA, BETA) for path in paths]
+    for points in others:
+        np.testing.assert_allclose(points.norm, exact.norm, rtol=1e-3)
+        np.testing.assert_allclose(points.residual, exact.residual, rtol=1e-3)
+
+
+@pytest.mark.parametrize("side", ["primal", "dual"])
+@pytest.mark.parametrize("noise", [lm.Gaussian(), lm.Gaussian(0.25)], ids=["learned", "known"])
+def test_block_cg_learns_what_exact_learns(side, noise):
+    """α and β within 4 relative standard errors of γ, √(2/(16 γ)) = 6 % each, γ about 37."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((200, 40)).astype(np.float32)
+    y = (x @ rng.standard_normal(40) + 2 * rng.standard_normal(200)).astype(np.float32)
+    data = lm.Observations(lx.MatrixLinearOperator(jnp.asarray(x)), jnp.asarray(y), noise)
+    fits = [
+        lm.maximise_evidence(data, method=m, num_samples=16, key=jax.random.key(0))
+        for m in (lm.Exact(), lm.BlockCG(side))
+    ]
+    ratio = np.log(float(fits[1].prior.alpha / fits[0].prior.alpha))
+    assert abs(ratio) <= 0.24
+    assert abs(np.log(float(fits[1].noise_scale[0] / fits[0].noise_scale[0]))) <= 0.24
+    assert fits[1].result == lm.RESULTS.successful
+    error = float(fits[1].log_evidence_error)
+    assert abs(float(fits[1].log_evidence - fits[0].log_evidence)) <= 5 * error
+
+
+def test_groups_learn_by_sampling():
+    """Two groups of unlike strength: α within 4 standard errors, √(2/(64 γ_l)) = 4 % and 9 %."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((300, 40)).astype(np.float32)
+    strength = np.repeat([1.0, 0.2], 20)
+    y = (x @ (strength * rng.standard_normal(40)) + rng.standard_normal(300)).astype(np.float32)
+    data = lm.Observations(lx.MatrixLinearOperator(jnp.asarray(x)), jnp.asarray(y))
+    believed = lm.GaussianPrior(groups=np.repeat([0, 1], 20))
+    fits = [
+        lm.maximise_evidence(data, believed, method=m, num_samples=64, key=jax.random.key(0))
+        for m in (lm.Exact(), lm.BlockCG())
+    ]
+    ratio = np.abs(np.log(np.asarray(fits[1].prior.alpha / fits[0].prior.alpha)))
+    assert (ratio <= 4 * np.sqrt(2 / (64 * np.array([19.0, 12.0])))).all()
+    assert fits[1].result == lm.RESULTS.successful
+
+
+def test_several_strengths_have_no_path():
+    data = lm.Observations(lx.MatrixLinearOperator(jnp.ones((3, 2))), jnp.ones(3))
+    believed = lm.GaussianPrior(groups=np.array([0, 1]))
+    for method in (lm.Exact(), lm.BlockCG()):
+        with pytest.raises(ValueError, match="here are 2 groups and 1 noise precisions"):
+            lm.evidence_path(data, believed, method=method, key=jax.random.key(0))
