@@ -41,5 +41,21 @@ def unit_scales(block: Float[Array, "k d"]) -> Float[np.ndarray, " k"]:
 
     Dividing by it is exact, and keeps squares from underflow and overflow.
     """
-    largest = np.asarray(jnp.max(jnp.abs(block), axis=1), np.float64)
+    largest = np.asarray(_largest_entries(block), np.float64)
     return np.where(largest > 0, 2.0 ** np.floor(np.log2(np.where(largest > 0, largest, 1))), 1.0)
+
+
+@jax.jit
+def _largest_entries(block: Float[Array, "k d"]) -> Float[Array, " k"]:
+    return jnp.max(jnp.abs(block), axis=1)
+
+
+def safe_square_sums(block: Float[Array, "k d"]) -> Float[np.ndarray, " k"]:
+    """‖·‖² of every vector in float64, out of reach of underflow."""
+    scale = unit_scales(block)
+    return np.asarray(_scaled_square_sums(block, scale.astype(block.dtype)), np.float64) * scale**2
+
+
+@jax.jit
+def _scaled_square_sums(block: Float[Array, "k d"], scale: Float[Array, " k"]):
+    return square_sums(block / scale[:, None])

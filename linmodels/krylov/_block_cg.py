@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float
 from linmodels._blocks import (
     gram,
     orthonormalised,
+    safe_square_sums,
     square_sums,
     times,
     unit_scales,
@@ -202,9 +203,9 @@ def block_cg(
     if start is not None and start.shape != rhs.shape:
         raise ValueError(f"start has shape {start.shape}, the right-hand sides {rhs.shape}.")
     callback = callback or (lambda progress: None)
-    problem = _Problem(product, rhs, _squares(rhs), rule, max_passes, callback)
+    problem = _Problem(product, rhs, safe_square_sums(rhs), rule, max_passes, callback)
     found = _started(problem, start)
-    if not np.isfinite(_squares(found.residual)).all():
+    if not np.isfinite(safe_square_sums(found.residual)).all():
         return _solution(problem, found, _NOTHING, RESULTS.non_finite)
     found, recurrence, result = _restarted_until_met(problem, found)
     return _solution(problem, found, recurrence, result)
@@ -238,9 +239,9 @@ def _started(problem: _Problem, start: Array | None) -> _Found:
 
 def _run(problem: _Problem, found: _Found) -> _Run:
     scale = unit_scales(found.residual)
-    state = _begin(found.iterate, found.residual, jnp.asarray(scale, found.residual.dtype))
+    state = _begin(found.iterate, found.residual, scale.astype(found.residual.dtype))
     recurrence = Recurrence(np.asarray(state.coordinates, np.float64) * scale, [], [])
-    residual, passes, failure = _squares(found.residual), found.passes, None
+    residual, passes, failure = safe_square_sums(found.residual), found.passes, None
     decreases = np.zeros((0, len(scale)))
     while passes < problem.max_passes:
         following, step = _advance(state, problem.product(state.search), problem.rhs, problem.rule)
@@ -283,23 +284,24 @@ def _verified(problem: _Problem, found: _Found, run: _Run, previous: float) -> t
     is known is the error that the run started from, which its steps have not made larger.
     """
     residual = problem.rhs - problem.product(run.iterate)
-    old, new = _squares(found.residual), _squares(residual)
-    better = new <= old  # not where NaN
-    error = np.where(better & (new <= CONSISTENT * run.residual), run.error, np.inf)
+    old, new = safe_square_sums(found.residual), safe_square_sums(residual)
+    consistent = new <= CONSISTENT * run.residual  # not where NaN
+    better = consistent | (new <= old)  # steps that are sound lower the error, if not the residual
+    error = np.where(consistent, run.error, np.inf)
     error = np.minimum(error, run.total) if run.recurrence.diagonal else found.error
     gained = (new < GAIN * old).any() or 0 < run.total.sum() < GAIN * previous
-    pick = jnp.asarray(better)[:, None]
-    best = _Found(
-        jnp.where(pick, run.iterate, found.iterate),
-        jnp.where(pick, residual, found.residual),
-        error,
-        run.passes + 1,
-    )
-    return best, bool(gained)
+    new, old = (run.iterate, residual), (found.iterate, found.residual)
+    iterate, residual = _picked(better, new, old)
+    return _Found(iterate, residual, error, run.passes + 1), bool(gained)
+
+
+@jax.jit
+def _picked(better: Any, new: tuple, old: tuple) -> tuple:
+    return jax.tree.map(lambda a, b: jnp.where(better[:, None], a, b), new, old)
 
 
 @eqx.filter_jit
-def _begin(base: Array, residual: Array, scale: Array) -> _State:
+def _begin(base: Array, residual: Array, scale: Any) -> _State:
     basis, coordinates = orthonormalised(residual / scale[:, None])
     return _State(base, scale, jnp.zeros_like(base), basis, coordinates, basis)
 
@@ -345,16 +347,9 @@ def _diagnosis(curvature: Float[np.ndarray, "q q"]) -> RESULTS:
     return RESULTS.negative_curvature if values[0] < -rounding else RESULTS.breakdown
 
 
-def _squares(block: Float[Array, "k d"]) -> Float[np.ndarray, " k"]:
-    """‖·‖² of every vector in float64, out of reach of underflow."""
-    scale = unit_scales(block)
-    scaled = block / jnp.asarray(scale, block.dtype)[:, None]
-    return np.asarray(square_sums(scaled), np.float64) * scale**2
-
-
 def _progress(problem: _Problem, found: _Found) -> Progress:
     measure = _measured(problem.rule, found.iterate, found.residual, problem.rhs)
-    squares = _squares(found.residual)
+    squares = safe_square_sums(found.residual)
     measure = np.asarray(measure, np.float64)
     return Progress(found.passes, problem.squares, squares, found.error, measure)
 

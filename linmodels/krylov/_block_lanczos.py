@@ -1,7 +1,7 @@
 """Block Lanczos: one Krylov space that serves every function of an operator."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -57,7 +57,7 @@ def block_lanczos(
         max_passes: products before stopping all the same.
     """
     scale = unit_scales(start)
-    block, coordinates = orthonormalised(start / jnp.asarray(scale, start.dtype)[:, None])
+    block, coordinates = _started(start, scale.astype(start.dtype))
     basis = _Basis(np.asarray(coordinates, np.float64) * scale, [block], [], [])
     epsilon = float(jnp.finfo(start.dtype).eps)
     largest, next_look = 0.0, 2
@@ -79,6 +79,11 @@ def block_lanczos(
             next_look = int(np.ceil(LOOKS * passes))
         basis.blocks.append(block)
         basis.below.append(below)
+
+
+@eqx.filter_jit
+def _started(start: Array, scale: Any) -> tuple[Array, Array]:
+    return orthonormalised(start / scale[:, None])
 
 
 @eqx.filter_jit

@@ -59,8 +59,8 @@ class EvidencePath(eqx.Module):
     multiplicities: Float[np.ndarray, "p s"] | None = None
     passes: int = 0
 
-    def at(self, alpha: Float[Any, " g"], noise_precision: Float[Any, " g"]) -> PathPoints:
-        """The evidence at pairs of α and β; arrays broadcast to (g,)."""
+    def at(self, alpha: Any, noise_precision: Any) -> PathPoints:
+        """The evidence at pairs of α and β: numbers or arrays that broadcast to (g,)."""
         alpha, beta = np.broadcast_arrays(np.atleast_1d(alpha), np.atleast_1d(noise_precision))
         alpha, beta = alpha.astype(np.float64), beta.astype(np.float64)
         signal = (beta / alpha)[:, None] * self.eigenvalues

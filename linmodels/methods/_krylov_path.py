@@ -68,15 +68,18 @@ class _Monitor:
 def path_of(model: MatrixFree, ritz: Ritz, *, dual: bool) -> EvidencePath:
     """The path of one α and one noise precision from Ritz values."""
     epsilon = float(jnp.finfo(model.sums.cross.dtype).eps)
-    kept = ritz.values > NEGLIGIBLE * epsilon * ritz.values.max(initial=0.0)
-    values = np.where(kept, ritz.values, 0)
-    shares = ritz.weights if dual else ritz.weights / np.where(kept, values, 1)
-    shares = np.where(kept, shares, 0)
-    total, squares = float(model.sums.square[0]), shares[-1]
+    largest = ritz.values.max(initial=0.0)
+    # f(λ)/λ has a limit at 0, so that rounding of small values does no harm to sums over probes.
+    values = np.maximum(ritz.values, 1e-3 * epsilon * largest) if largest > 0 else ritz.values
+    shares = ritz.weights if dual or largest == 0 else ritz.weights / values
+    kept = ritz.values > NEGLIGIBLE * epsilon * largest
+    squares = np.where(kept, shares[-1], 0)
+    # The outputs' measure adds up to ‖v‖²; that of the parameters lacks what W₀ᵀ annihilates.
+    outside = ritz.weights[-1][~kept].sum() if dual else model.sums.square[0] - squares.sum()
     return EvidencePath(
         eigenvalues=values,
         squares=squares,
-        remainder=max(total - squares.sum(), 0.0),
+        remainder=max(float(outside), 0.0),
         num_flat=len(model.flats.index),
         flat_log_determinant=float(np.linalg.slogdet(model.flats.gram(np.ones(1)))[1]),
         rank=float(model.sums.rank[0]),

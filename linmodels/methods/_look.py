@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree, Real
 
 from linmodels._column_squares import column_squares
 from linmodels._observations import Data
@@ -138,7 +138,9 @@ class _Look(NamedTuple):
     num_samples: int
     noise_key: Array | None
 
-    def design(self, mask: Float[np.ndarray, " C"], dtype: Any) -> WhitenedDesign:
+    def design(
+        self, mask: Real[np.ndarray, " C"] | Bool[np.ndarray, " C"], dtype: Any
+    ) -> WhitenedDesign:
         """W₀ on the rows of some noise precisions."""
         ones = jnp.ones(self.factor.size, dtype)
         return WhitenedDesign(self.factor, ones, jnp.asarray(mask, dtype))

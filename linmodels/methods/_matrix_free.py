@@ -116,17 +116,16 @@ class MatrixFree(eqx.Module):
             x: penalised coordinates.
             cross: √β W₀ᵀ of the rows that x fits.
         """
-        y = design.units(x)
+        y = _units(design, x)
         if design.flat is None:
             return y
         gram = self.flats.gram(np.asarray(design.beta, np.float64))
         fitted = np.linalg.solve(gram, np.asarray(cross, np.float64)[:, self.flats.index].T).T
-        return y.at[:, design.flat.index].add(self._cast(fitted))
+        return _with_flat(y, design.flat.index, self._cast(fitted))
 
     def crosses(self, beta: Float[np.ndarray, " C"]) -> Float[Array, "k1 r"]:
         """√β W₀ᵀ of the noise and, last, of the targets, √β v."""
-        noise = jnp.tensordot(self._cast(np.sqrt(beta)), self.sums.noise_cross, 1)
-        return jnp.concatenate([noise, self._cast(beta @ np.asarray(self.sums.cross))[None]])
+        return _crosses(self.sums.noise_cross, self.sums.cross, self._cast(beta))
 
     def normal(self, design: WhitenedDesign, x: Float[Array, "k r"]) -> Float[Array, "k r"]:
         """WᵀWx in one pass."""
@@ -165,6 +164,22 @@ class MatrixFree(eqx.Module):
 
     def _cast(self, values: Any) -> Array:
         return jnp.asarray(values, self.sums.cross.dtype)
+
+
+@eqx.filter_jit
+def _crosses(noise: Array, targets: Array, beta: Array) -> Array:
+    root = jnp.tensordot(jnp.sqrt(beta), noise, 1)
+    return jnp.concatenate([root, jnp.tensordot(beta, targets, 1)[None]])
+
+
+@eqx.filter_jit
+def _units(design: WhitenedDesign, x: Array) -> Array:
+    return design.units(x)
+
+
+@eqx.filter_jit
+def _with_flat(y: Array, index: Array, fitted: Array) -> Array:
+    return y.at[:, index].add(fitted)
 
 
 def spread(flats: Flats, size: int) -> Float[np.ndarray, " r"]:

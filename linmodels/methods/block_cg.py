@@ -15,7 +15,7 @@ from linmodels._blocks import inner_products, square_sums
 from linmodels._observations import Batched, Data, Observations, example_batch
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
-from linmodels._products import WhitenedDesign
+from linmodels._products import Factor, WhitenedDesign
 from linmodels._whitening import explain_non_finite, gaussian
 from linmodels.krylov import AbstractStoppingRule, BlockSolution, Progress, block_cg
 from linmodels.methods._evidence_path import EvidencePath, require_one_each
@@ -245,14 +245,8 @@ class BlockSystem(AbstractSystem):
 
     def _posterior(self, units: Float[Array, "k1 r"]) -> Posterior:
         model = self.model
-        parameters = jax.vmap(model.factor.parameters)
-        shift = model.factor.parameters(
-            jnp.asarray(spread(model.flats, model.factor.size), units.dtype)
-        )
-        mean = jax.tree.map(lambda m, s: m[0] + s, parameters(units[-1:]), shift)
-        if self.prior.mean is not None:
-            mean = jax.tree.map(jnp.add, mean, self.prior.mean)
-        return Posterior(mean, parameters(units[:-1]), None)
+        shift = spread(model.flats, model.factor.size).astype(units.dtype)
+        return Posterior(*_parameters(model.factor, units, shift, self.prior.mean), None)
 
     def _report(self, solution: BlockSolution) -> SolverReport:
         progress = solution.progress
@@ -264,6 +258,15 @@ class BlockSystem(AbstractSystem):
             tolerance=self.tolerance,
             residuals=np.sqrt(progress.residual),
         )
+
+
+@eqx.filter_jit
+def _parameters(factor: Factor, units: Array, shift: Any, prior_mean: Any) -> tuple[Any, Any]:
+    """Mean and deviations shaped as θ, from coordinates at α = 1."""
+    mean = factor.parameters(units[-1] + shift)
+    if prior_mean is not None:
+        mean = jax.tree.map(jnp.add, mean, prior_mean)
+    return mean, jax.vmap(factor.parameters)(units[:-1])
 
 
 @eqx.filter_jit

@@ -78,7 +78,9 @@ def test_stagnation_is_said():
     assert solution.result == lm.RESULTS.stagnated
     assert true <= 3e-3
     reported = np.sqrt(solution.progress.residual / solution.progress.right_hand_side)
-    np.testing.assert_allclose(reported, true, rtol=0.05)
+    # A product of 300 terms and ‖A‖ = 1 is known to √300 ε ‖x‖.
+    rounding = np.sqrt(300) * np.finfo(np.float32).eps * np.linalg.norm(solution.value)
+    assert abs(reported[0] - true) <= rounding / np.linalg.norm(rhs)
 
 
 def test_negative_curvature_is_said():
@@ -92,7 +94,7 @@ def test_tolerances_outside_0_to_1_are_refused(tolerance):
         RelativeResidual(tolerance)
 
 
-def test_misuse():
+def test_misuse(unchecked):
     with pytest.raises(ValueError, match="max_passes must be at least 1, got 0"):
         solve(SMALL, np.ones((1, 2), np.float32), max_passes=0)
     with pytest.raises(ValueError, match=r"start has shape \(1, 2\)"):
@@ -107,7 +109,8 @@ def test_too_few_passes_are_said_and_the_iterate_is_kept():
     )
     assert solution.result == lm.RESULTS.max_passes_reached
     assert [progress.passes for progress in seen] == [1, 2, 3, 4, 5]
-    assert solution.progress.residual < 100
+    error = np.asarray(solution.value, np.float64) - 1 / diagonal
+    assert np.sum(diagonal * error**2) < np.sum(1 / diagonal)
 
 
 def test_dependent_right_hand_sides():

@@ -59,11 +59,11 @@ def test_every_shift_from_one_space(alpha, power):
     start = jnp.asarray(np.sqrt(values) * draws, jnp.float32)
     scale = jnp.asarray(values, jnp.float32)
     ritz = block_lanczos(lambda x: x * scale, start, NEVER, max_passes=20)
-    kept = ritz.values > 1e-5 * ritz.values.max()
-    measure = ritz.weights[:, kept] / ritz.values[kept]
+    found = np.maximum(ritz.values, 1e-9)  # f(λ)/λ has a limit at 0
+    measure = ritz.weights / found
     for function in (lambda x: np.log1p(x / alpha), lambda x: x / (x + alpha)):
         truth = draws**2 @ function(values)
-        np.testing.assert_allclose(measure @ function(ritz.values[kept]), truth, rtol=5e-3)
+        np.testing.assert_allclose(measure @ function(found), truth, rtol=5e-3)
 
 
 def test_stops_when_told():

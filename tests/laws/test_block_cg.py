@@ -30,16 +30,24 @@ LAYOUTS = [
     Layout(*SHAPES["outputs"], "singular", "g"),
 ]
 SIDES = ["primal", "dual"]
+CASES = [
+    pytest.param(layout, side, id=f"{layout.noise}-{layout.prior}-{side}", marks=marks)
+    for number, layout in enumerate(LAYOUTS)
+    for side, marks in (
+        (SIDES[number % 2], ()),
+        (SIDES[1 - number % 2], pytest.mark.slow),  # compiles for ten seconds
+    )
+]
+EXTREMES = (None, None, "column", "targets", "alpha", "noise")
 K = 8
 KEY = jax.random.key(5)
 TOLERANCE = 1e-4
 
 
 @st.composite
-def arrays_of(draw, layout, extremes):
+def arrays_of(draw, layout, extreme):
     generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     arrays = random_arrays(layout, draw(st.sampled_from(DESIGNS)), generator)
-    extreme = draw(st.sampled_from(extremes))
     return cast(scaled(arrays, extreme, 10.0 ** draw(st.integers(-9, 9)) if extreme else 1.0))
 
 
@@ -71,36 +79,25 @@ def errors(problem, side, tolerance=TOLERANCE):
     return solution, np.sum(left**2, axis=1), rounding
 
 
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"{layout.noise}-{layout.prior}")
+@pytest.mark.parametrize(("layout", "side"), CASES)
 @given(source=st.data())
-def test_certificate(layout, side, source):
-    """‖e‖_H ≤ ‖r‖ for every deviation and the mean, and the tolerance is met."""
-    problem = Problem(layout, source.draw(arrays_of(layout, (None,))))
+def test_as_accurate_as_it_says(layout, side, source):
+    """‖e‖_H ≤ ‖r‖ for every deviation and the mean, and the tolerance is met, or said not to be.
+
+    With one extreme scale the residual's own rounding says nothing, so there a solution that is
+    called successful has to be within 4 times the tolerance, which is met by an estimate, beside
+    the rounding of what the exact method stores, ε of every number.
+    """
+    extreme = source.draw(st.sampled_from(EXTREMES))
+    problem = Problem(layout, source.draw(arrays_of(layout, extreme)))
     assume(well_posed(problem))
     solution, squares, rounding = errors(problem, side)
     report = solution.report
-    assert solution.result == lm.RESULTS.successful
-    assert (np.sqrt(squares) <= report.residuals + rounding).all()
-    assert min(report.certificate, report.estimate) <= TOLERANCE
-
-
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"{layout.noise}-{layout.prior}")
-@given(source=st.data())
-def test_no_false_success(layout, side, source):
-    """With one extreme scale: finite, and either as accurate as asked for or said not to be.
-
-    As accurate: within 4 times the tolerance, which is met by an estimate, beside the rounding of
-    what the exact method stores, ε of every number.
-    """
-    problem = Problem(
-        layout, source.draw(arrays_of(layout, ("column", "targets", "alpha", "noise")))
-    )
-    assume(well_posed(problem))
-    solution, squares, _ = errors(problem, side)
     assert np.isfinite(stacked(solution.posterior)).all()
+    assert (np.sqrt(squares) <= report.residuals + rounding).all()
+    assert extreme or solution.result == lm.RESULTS.successful
     if solution.result == lm.RESULTS.successful:
+        assert min(report.certificate, report.estimate) <= TOLERANCE
         truth = answer(problem)
         norms = abs(stacked(solution.posterior)) @ abs(np.linalg.cholesky(truth.precision))
         stored = (8 * working_epsilon()) ** 2 * np.sum(norms**2, axis=1)
@@ -108,8 +105,7 @@ def test_no_false_success(layout, side, source):
         assert squares[:-1].sum() <= 4 * TOLERANCE * signal + stored[:-1].sum()
 
 
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"{layout.noise}-{layout.prior}")
+@pytest.mark.parametrize(("layout", "side"), CASES)
 def test_terms(layout, side):
     """Estimates lie within 5 standard errors of the exact terms; quadratic ones are exact."""
     arrays = cast(random_arrays(layout, "full", np.random.default_rng(3)))
