@@ -180,8 +180,8 @@ def row(name: str, problem: Problem, tolerance: float) -> list[str]:
 NOTES = """
 Passes: products of all 65 vectors with H until the true error is at most the tolerance, told by an
 oracle ("block"), and until `BlockCG`'s own estimate says so, with its last check ("own rule"; what
-it then has is "error"). `lineax.CG` steps until the same true error, to 5 %. Times: block-CG with its
-own rule against `lineax.CG` told when to stop, medians of 3 without compilation, float32.
+it then has is "error"). `lineax.CG` steps until the same true error, to 5 %. Times: block-CG with
+its own rule against `lineax.CG` told when to stop, medians of 3 without compilation, float32.
 """
 
 

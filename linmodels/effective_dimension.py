@@ -65,7 +65,7 @@ def combined(norms: SampleNorms) -> Estimate:
     others = (jnp.sum(norms.data) - norms.data) / (k - 1)
     draws = norms.data + others / size * (size - norms.parameters - norms.data)
     estimate = _estimate(draws, norms.limit)
-    extra = 4 * estimate.value**2 / ((k - 1) ** 2 * size**2)
+    extra = (2 * estimate.value / ((k - 1) * float(size))) ** 2
     return Estimate(estimate.value, jnp.sqrt(estimate.standard_error**2 + extra))
 
 
