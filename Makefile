@@ -42,7 +42,7 @@ benchmarks: $(VENV)/development.stamp
 	set -e; for script in benchmarks/[a-z]*.py; do $(BIN)/python "$$script"; done
 
 clean:
-	rm -rf $(VENV) site demo.png .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+	rm -rf $(VENV) site demo.png .pytest_cache .jax_cache .hypothesis .ruff_cache .import_linter_cache
 
 $(VENV)/package.stamp: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { \
