@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
 from linmodels._blocks import (
     gram,
@@ -38,7 +38,7 @@ class Progress(NamedTuple):
     """‖b − Hx‖²"""
     error: Float[np.ndarray, " k"]
     """‖x − H⁻¹b‖²_H, estimated; infinite while unknown"""
-    measure: Float[np.ndarray, " k"]
+    measure: PyTree[Float[np.ndarray, " k"]]
     """what the stopping rule measures of the iterates"""
 
 
@@ -48,8 +48,8 @@ class AbstractStoppingRule(eqx.Module):
     @abc.abstractmethod
     def measure(
         self, iterate: Float[Array, "k d"], residual: Float[Array, "k d"], rhs: Float[Array, "k d"]
-    ) -> Float[Array, " k"]:
-        """A number of every iterate that `met` needs; runs inside jit."""
+    ) -> PyTree[Float[Array, " k"]]:
+        """What `met` needs to know of every iterate, a number or several; runs inside jit."""
 
     @abc.abstractmethod
     def met(self, progress: Progress) -> bool:
@@ -69,9 +69,9 @@ class RelativeResidual(AbstractStoppingRule):
         if not 0 < self.tolerance < 1:
             raise ValueError(f"tolerance must be between 0 and 1, got {self.tolerance}.")
 
-    def measure(self, iterate, residual, rhs) -> Float[Array, " k"]:
+    def measure(self, iterate, residual, rhs) -> tuple[()]:
         """Nothing is needed."""
-        return jnp.zeros(len(iterate), iterate.dtype)
+        return ()
 
     def met(self, progress: Progress) -> bool:
         """Every column below its own tolerance."""
@@ -146,7 +146,7 @@ class _Step(NamedTuple):
     coupling: Float[Array, "q q"]
     decrease: Float[Array, " k"]
     residual: Float[Array, " k"]
-    measure: Float[Array, " k"]
+    measure: PyTree[Float[Array, " k"]]
     sound: Bool[Array, ""]
 
 
@@ -238,7 +238,7 @@ def _run(problem: _Problem, found: _Found) -> _Run:
     decreases = np.zeros((0, len(scale)))
     while passes < problem.max_passes:
         following, step = _advance(state, problem.product(state.search), problem.rhs, problem.rule)
-        step, passes = _Step(*(np.asarray(x, np.float64) for x in step)), passes + 1
+        step, passes = jax.tree.map(lambda x: np.asarray(x, np.float64), step), passes + 1
         if not step.sound:
             failure = _diagnosis(step.curvature)
             break
@@ -349,12 +349,12 @@ def _squares(block: Float[Array, "k d"]) -> Float[np.ndarray, " k"]:
 def _progress(problem: _Problem, found: _Found) -> Progress:
     measure = _measured(problem.rule, found.iterate, found.residual, problem.rhs)
     squares = _squares(found.residual)
-    measure = np.asarray(measure, np.float64)
+    measure = jax.tree.map(lambda x: np.asarray(x, np.float64), measure)
     return Progress(found.passes, problem.squares, squares, found.error, measure)
 
 
 @eqx.filter_jit
-def _measured(rule: AbstractStoppingRule, iterate: Array, residual: Array, rhs: Array) -> Array:
+def _measured(rule: AbstractStoppingRule, iterate: Array, residual: Array, rhs: Array) -> PyTree:
     return rule.measure(iterate, residual, rhs)
 
 

@@ -4,10 +4,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._products import (
     Factor,
@@ -147,6 +149,10 @@ class MatrixFree(eqx.Module):
             for batch, part in zip(batches(self.data), parts, strict=True)
         )
 
+    def outward(self, design: WhitenedDesign, rows: Float[Array, "k N"]) -> Float[Array, "k N"]:
+        """WWᵀc in two half passes."""
+        return self.forward(design, self.backward(design, rows))
+
     def rows(self, beta: Float[np.ndarray, " C"]) -> Float[Array, "k1 N"]:
         """Noise u and, last, targets √β v of all rows."""
         whole, blocks = self.whole_design(beta), []
@@ -159,6 +165,20 @@ class MatrixFree(eqx.Module):
             )
             blocks.append(jnp.concatenate([seen.noise.T.astype(targets.dtype), targets[None]]))
         return jnp.concatenate(blocks, axis=1)
+
+    def prior_draws(self) -> Float[Array, "k1 r"]:
+        """z, and 0 for the mean."""
+        free = jnp.asarray(~self.flat, self.prior_noise.dtype)
+        return jnp.concatenate([self.prior_noise * free, jnp.zeros((1, len(free)), free.dtype)])
+
+    def posterior(self, units: Float[Array, "k1 r"]) -> Posterior:
+        """The posterior of θ from coordinates at α = 1 of the deviations and, last, of the mean."""
+        parameters = jax.vmap(self.factor.parameters)
+        shift = self.factor.parameters(self._cast(spread(self.flats, self.factor.size)))
+        mean = jax.tree.map(lambda m, s: m[0] + s, parameters(units[-1:]), shift)
+        if self.prior.mean is not None:
+            mean = jax.tree.map(jnp.add, mean, self.prior.mean)
+        return Posterior(mean, parameters(units[:-1]), None)
 
     def _shift(self) -> Float[Array, "1 r"]:
         return self._cast(spread(self.flats, self.factor.size)[None])
