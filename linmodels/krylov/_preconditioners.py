@@ -274,8 +274,8 @@ def _nystrom(sketch: Float[Array, "q n"], image: Float[Array, "q n"], rank: int)
 
 
 def _symmetric(matrix: Float[Array, "q q"]) -> Float[np.ndarray, "q q"]:
-    matrix = np.asarray(matrix, np.float64)
-    return (matrix + matrix.T) / 2
+    full = np.asarray(matrix, np.float64)
+    return (full + full.T) / 2
 
 
 def _inverse_root(core: Float[np.ndarray, "q q"], epsilon: float) -> Float[np.ndarray, "q q"]:

@@ -8,6 +8,7 @@ from linmodels.methods._method import Solution as Solution
 from linmodels.methods._method import SolverReport as SolverReport
 from linmodels.methods.block_cg import BlockCG as BlockCG
 from linmodels.methods.exact import Exact as Exact
+from linmodels.methods.matheron import Matheron as Matheron
 
 __all__ = [
     "AbstractMethod",
@@ -15,6 +16,7 @@ __all__ = [
     "BlockCG",
     "EvidenceTerms",
     "Exact",
+    "Matheron",
     "Scales",
     "Solution",
     "SolverReport",

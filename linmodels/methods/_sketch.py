@@ -23,7 +23,7 @@ def require_batches(preconditioner: AbstractPreconditioner | None, data: Data, *
     if dual:
         raise ValueError(
             f"batches={preconditioner.batches} of a preconditioner needs the primal side: on the "
-            'dual side vectors span all batches. Give side="primal", or batches=None.'
+            'dual one vectors span all batches. Give batches=None, or BlockCG(side="primal").'
         )
     if preconditioner.batches > num_batches(data):
         raise ValueError(
@@ -39,7 +39,8 @@ def sketchable(
     if dual:
         return _dual(model, design)
     total = num_batches(model.data)
-    chosen = np.arange(count or total) * total // (count or total)
+    count = total if count is None else count
+    chosen = [number * total // count for number in range(count)]
     scale = total / len(chosen)
 
     def product(x: Float[Array, "k r"]) -> Float[Array, "k r"]:

@@ -1,6 +1,5 @@
 """`BlockCG` draws what `Exact` draws, and knows how far it is off."""
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -14,13 +13,11 @@ from laws.problems import (
     Problem,
     answer,
     cast,
-    observations,
-    parts,
-    prior,
     random_arrays,
     scaled,
     well_posed,
 )
+from laws.solutions import NUM_SAMPLES, errors, solve, stacked
 from laws.tolerances import working_epsilon
 
 LAYOUTS = [
@@ -30,8 +27,6 @@ LAYOUTS = [
     Layout(*SHAPES["outputs"], "singular", "g"),
 ]
 SIDES = ["primal", "dual"]
-K = 8
-KEY = jax.random.key(5)
 TOLERANCE = 1e-4
 
 
@@ -43,34 +38,6 @@ def arrays_of(draw, layout, extremes):
     return cast(scaled(arrays, extreme, 10.0 ** draw(st.integers(-9, 9)) if extreme else 1.0))
 
 
-def solve(method, problem):
-    data, believed = observations(*problem), prior(*problem)
-    system = method.prepare(data, believed, num_samples=K, key=KEY)
-    return system.solve(problem.arrays.alpha, problem.arrays.beta)
-
-
-def stacked(posterior):
-    """Deviations and, last, the mean."""
-    return np.concatenate([posterior.deviations, posterior.mean[None]]).astype(np.float64)
-
-
-def errors(problem, side, tolerance=TOLERANCE):
-    """The solution, ‖e‖²_H of every column, and how much of ‖e‖_H rounding may be.
-
-    A product with H, of N + d terms, is known to (N + d) ε ‖H‖‖x‖ in the working dtype, and so is
-    a residual; three of them make a deviation. ‖e‖_H ≤ ‖r‖.
-    """
-    solution = solve(lm.BlockCG(side, tolerance=tolerance), problem)
-    exact = solve(lm.Exact(), problem).posterior
-    given_parts, truth = parts(problem), answer(problem)
-    root = np.linalg.cholesky(truth.precision)
-    left = (stacked(solution.posterior) - stacked(exact)) @ root
-    size = np.linalg.norm(stacked(exact) @ root, axis=1) + np.sqrt(sum(given_parts.design.shape))
-    largest = 1 + np.linalg.norm(given_parts.root @ given_parts.design @ given_parts.spread, 2) ** 2
-    rounding = 3 * sum(given_parts.design.shape) * working_epsilon() * largest * size
-    return solution, np.sum(left**2, axis=1), rounding
-
-
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"{layout.noise}-{layout.prior}")
 @given(source=st.data())
@@ -78,7 +45,7 @@ def test_certificate(layout, side, source):
     """‖e‖_H ≤ ‖r‖ for every deviation and the mean, and the tolerance is met."""
     problem = Problem(layout, source.draw(arrays_of(layout, (None,))))
     assume(well_posed(problem))
-    solution, squares, rounding = errors(problem, side)
+    solution, squares, rounding = errors(problem, lm.BlockCG(side, tolerance=TOLERANCE))
     report = solution.report
     assert solution.result == lm.RESULTS.successful
     assert (np.sqrt(squares) <= report.residuals + rounding).all()
@@ -98,13 +65,13 @@ def test_no_false_success(layout, side, source):
         layout, source.draw(arrays_of(layout, ("column", "targets", "alpha", "noise")))
     )
     assume(well_posed(problem))
-    solution, squares, _ = errors(problem, side)
+    solution, squares, _ = errors(problem, lm.BlockCG(side, tolerance=TOLERANCE))
     assert np.isfinite(stacked(solution.posterior)).all()
     if solution.result == lm.RESULTS.successful:
         truth = answer(problem)
         norms = abs(stacked(solution.posterior)) @ abs(np.linalg.cholesky(truth.precision))
         stored = (8 * working_epsilon()) ** 2 * np.sum(norms**2, axis=1)
-        signal = K * max(truth.dimension.sum(), 0)
+        signal = NUM_SAMPLES * max(truth.dimension.sum(), 0)
         assert squares[:-1].sum() <= 4 * TOLERANCE * signal + stored[:-1].sum()
 
 
