@@ -163,8 +163,9 @@ class AbstractPreconditioner(eqx.Module):
 class Jacobi(AbstractPreconditioner):
     """P = 1 + diag(M), from random signs: for parameters or outputs of very different scales.
 
-    (Gε)_i² has mean M_ii for independent signs ε (Bekas, Kokiopoulou & Saad 2007); with 64 of them
-    the diagonal is known to 18 %, which leaves the condition number within a factor of 2.
+    It does harm where M is far from diagonal, so that a few directions make up most of its
+    diagonal. (Gε)_i², M = GGᵀ, has mean M_ii for independent signs ε (Bekas, Kokiopoulou & Saad
+    2007); 64 of them know the diagonal to 18 %.
 
     Args:
         batches: how many of the data's batches to look at, spread evenly; all where None.
