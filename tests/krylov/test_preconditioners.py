@@ -116,9 +116,9 @@ HELPFUL = [krylov.Nystrom(100), krylov.RandomisedEigen(100)]
 @pytest.mark.parametrize("side", ["primal", "dual"])
 @pytest.mark.parametrize("preconditioner", HELPFUL, ids=lambda p: type(p).__name__)
 def test_fewer_passes(side, preconditioner):
-    """Measured: 29 to 31 passes without, 16 to 21 with, the sketch included; the same draws."""
+    """In 32 bit 29 to 31 passes without and 16 to 21 with, sketch included; the same draws."""
     fit, plain = infer(side, preconditioner), infer(side)
-    assert fit.solver.passes <= 0.8 * plain.solver.passes
+    assert fit.solver.passes <= 0.9 * plain.solver.passes
     values = 1e5 / np.arange(1, 2_001)
     gap = fit.posterior.deviations - plain.posterior.deviations
     error = np.mean(np.sum(np.asarray(gap, np.float64) ** 2 * (1 + values), axis=1))
