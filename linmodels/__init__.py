@@ -39,6 +39,7 @@ from linmodels.methods import AbstractMethod as AbstractMethod
 from linmodels.methods import BlockCG as BlockCG
 from linmodels.methods import EvidencePath as EvidencePath
 from linmodels.methods import Exact as Exact
+from linmodels.methods import Matheron as Matheron
 from linmodels.methods import SolverReport as SolverReport
 
 __version__ = "0.1.0"

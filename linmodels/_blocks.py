@@ -31,6 +31,13 @@ def square_sums(block: Float[Array, "k d"]) -> Float[Array, " k"]:
     return jnp.sum(block * block, axis=1)
 
 
+def norms(block: Float[Array, "k d"]) -> Float[Array, " k"]:
+    """‖·‖ of every vector, its squares out of reach of under- and overflow."""
+    largest = jnp.max(jnp.abs(block), axis=1)
+    scale = jnp.where(largest > 0, largest, 1)
+    return scale * jnp.sqrt(square_sums(block / scale[:, None]))
+
+
 def inner_products(a: Float[Array, "k d"], b: Float[Array, "k d"]) -> Float[Array, " k"]:
     """Inner product of every vector of `a` with its partner in `b`, summed pairwise."""
     return jnp.sum(a * b, axis=1)

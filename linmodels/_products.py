@@ -4,7 +4,7 @@ Nothing here is larger than the rows of a batch or a block of parameters, and no
 Vectors x are coordinates of the prior, θ − μ = F α^{-½} x; rows are ravelled outputs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -144,12 +144,18 @@ class Batch(NamedTuple):
         return self.observe(*self.arguments).reweighted(self.mask)
 
 
-def batches(data: Data) -> Iterator[Batch]:
-    """One pass over the data; a lone `Observations` is a batch of one."""
+def num_batches(data: Data) -> int:
+    """How many batches a pass reads; a lone `Observations` is a batch of one."""
+    return 1 if isinstance(data, Observations) else len(data.batches)
+
+
+def batches(data: Data, chosen: Iterable[int] | None = None) -> Iterator[Batch]:
+    """One pass over the data, or over the chosen batches of it."""
+    chosen = range(num_batches(data)) if chosen is None else chosen
     if isinstance(data, Observations):
-        yield Batch(None, data, None, np.asarray(0))
+        yield from (Batch(None, data, None, np.asarray(0)) for _ in chosen)
         return
-    for index in range(len(data.batches)):
+    for index in chosen:
         arrays, mask = data.padded(index)
         first = np.asarray(index * data.batch_size)  # an array: a number would compile anew
         yield Batch(data.observe, (*arrays, *data.shared), mask, first)

@@ -32,6 +32,8 @@ class SampleNorms(NamedTuple):
     """d', the penalised ones"""
     limit: float
     """largest possible γ, min(rank B, d')"""
+    least: float = 0.0
+    """smallest possible value, other than 0 where not γ itself is estimated"""
 
 
 def function_space(norms: SampleNorms) -> Estimate:
@@ -39,7 +41,7 @@ def function_space(norms: SampleNorms) -> Estimate:
 
     With one deviation the standard error is the bound √(2γ).
     """
-    return _estimate(norms.data, norms.limit)
+    return _estimate(norms.data, norms.limit, norms.least)
 
 
 def weight_space(norms: SampleNorms) -> Estimate:
@@ -64,7 +66,7 @@ def combined(norms: SampleNorms) -> Estimate:
         return function_space(norms)
     others = (jnp.sum(norms.data) - norms.data) / (k - 1)
     draws = norms.data + others / size * (size - norms.parameters - norms.data)
-    estimate = _estimate(draws, norms.limit)
+    estimate = _estimate(draws, norms.limit, norms.least)
     extra = (2 * estimate.value / ((k - 1) * float(size))) ** 2
     return Estimate(estimate.value, jnp.sqrt(estimate.standard_error**2 + extra))
 
@@ -118,9 +120,9 @@ def _coordinates(
     return jnp.where(flat, 0, jnp.sqrt(alpha[group]) * unscaled)
 
 
-def _estimate(draws: Float[Array, " k"], limit: float) -> Estimate:
+def _estimate(draws: Float[Array, " k"], limit: float, least: float = 0.0) -> Estimate:
     k, mean = draws.shape[0], jnp.mean(draws)
-    value = jnp.clip(mean, 0, limit)
+    value = jnp.clip(mean, least, limit)
     if k == 1:
-        return Estimate(value, jnp.sqrt(2 * jnp.maximum(mean, 0)))
+        return Estimate(value, jnp.sqrt(2 * jnp.abs(jnp.maximum(mean, least))))
     return Estimate(value, jnp.std(draws, ddof=1) / jnp.sqrt(k))

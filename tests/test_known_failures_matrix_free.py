@@ -12,7 +12,10 @@ import pytest
 
 import linmodels as lm
 
-SIDES = pytest.mark.parametrize("side", ["primal", "dual"])
+SIDES = pytest.mark.parametrize(
+    "side",
+    ["primal", pytest.param("dual", marks=pytest.mark.slow)],  # compiles for seconds each
+)
 KEY = jax.random.key(0)
 
 
@@ -81,7 +84,7 @@ def test_an_intercept_beside_a_column_far_from_zero(side):
     np.testing.assert_allclose(at_mean, y.mean(dtype=np.float64), atol=0.14 * 0.12)
 
 
-@pytest.mark.parametrize("side", ["primal", "dual"])
+@SIDES
 @pytest.mark.parametrize("units", [1e-6, 1e6])
 def test_learning_does_not_depend_on_the_units_of_the_targets(side, units):
     """α and β follow the units' square, means the units; float32 rounding apart."""
@@ -162,7 +165,7 @@ def test_alpha_where_there_is_nothing_to_learn(side):
     assert abs(fit.posterior.mean).max() < 1e-2
 
 
-@pytest.mark.parametrize("side", ["primal", "dual"])
+@SIDES
 def test_alpha_of_the_identity_design(side):
     """1/(mean y² − ¼) = 0.5714 for mean y² = 2; every probe sees the one eigenvalue exactly."""
     rng = np.random.default_rng(3)
@@ -229,7 +232,7 @@ def test_too_few_passes_raise_with_the_fit():
     assert caught.value.fit.solver.passes == 3
 
 
-@pytest.mark.parametrize("size", [1, 4, 7])
+@pytest.mark.parametrize("size", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_batches_of_any_size_draw_the_same(size):
     """10 rows: the noise follows the row, and padding changes nothing."""
     rng = np.random.default_rng(6)

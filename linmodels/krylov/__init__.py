@@ -8,15 +8,33 @@ from linmodels.krylov._block_cg import RelativeResidual as RelativeResidual
 from linmodels.krylov._block_cg import block_cg as block_cg
 from linmodels.krylov._block_lanczos import Ritz as Ritz
 from linmodels.krylov._block_lanczos import block_lanczos as block_lanczos
+from linmodels.krylov._preconditioners import AbstractPreconditioner as AbstractPreconditioner
+from linmodels.krylov._preconditioners import AbstractRoot as AbstractRoot
+from linmodels.krylov._preconditioners import DiagonalRoot as DiagonalRoot
+from linmodels.krylov._preconditioners import IdentityRoot as IdentityRoot
+from linmodels.krylov._preconditioners import Jacobi as Jacobi
+from linmodels.krylov._preconditioners import LowRankRoot as LowRankRoot
+from linmodels.krylov._preconditioners import Nystrom as Nystrom
+from linmodels.krylov._preconditioners import RandomisedEigen as RandomisedEigen
+from linmodels.krylov._preconditioners import Sketchable as Sketchable
 from linmodels.krylov._quadrature import quadratic_forms as quadratic_forms
 
 __all__ = [
+    "AbstractPreconditioner",
+    "AbstractRoot",
     "AbstractStoppingRule",
     "BlockSolution",
+    "DiagonalRoot",
+    "IdentityRoot",
+    "Jacobi",
+    "LowRankRoot",
+    "Nystrom",
     "Progress",
+    "RandomisedEigen",
     "Recurrence",
     "RelativeResidual",
     "Ritz",
+    "Sketchable",
     "block_cg",
     "block_lanczos",
     "quadratic_forms",

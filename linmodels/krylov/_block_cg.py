@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
 from linmodels._blocks import (
     gram,
@@ -39,7 +39,7 @@ class Progress(NamedTuple):
     """‖b − Hx‖²"""
     error: Float[np.ndarray, " k"]
     """‖x − H⁻¹b‖²_H, estimated; infinite while unknown"""
-    measure: Float[np.ndarray, " k"]
+    measure: PyTree[Float[np.ndarray, " k"]]
     """what the stopping rule measures of the iterates"""
 
 
@@ -49,8 +49,8 @@ class AbstractStoppingRule(eqx.Module):
     @abc.abstractmethod
     def measure(
         self, iterate: Float[Array, "k d"], residual: Float[Array, "k d"], rhs: Float[Array, "k d"]
-    ) -> Float[Array, " k"]:
-        """A number of every iterate that `met` needs; runs inside jit."""
+    ) -> PyTree[Float[Array, " k"]]:
+        """What `met` needs to know of every iterate, a number or several; runs inside jit."""
 
     @abc.abstractmethod
     def met(self, progress: Progress) -> bool:
@@ -70,9 +70,9 @@ class RelativeResidual(AbstractStoppingRule):
         if not 0 < self.tolerance < 1:
             raise ValueError(f"tolerance must be between 0 and 1, got {self.tolerance}.")
 
-    def measure(self, iterate, residual, rhs) -> Float[Array, " k"]:
+    def measure(self, iterate, residual, rhs) -> tuple[()]:
         """Nothing is needed."""
-        return jnp.zeros(len(iterate), iterate.dtype)
+        return ()
 
     def met(self, progress: Progress) -> bool:
         """Every column below its own tolerance."""
@@ -147,7 +147,7 @@ class _Step(NamedTuple):
     coupling: Float[Any, "q q"]
     decrease: Float[Any, " k"]
     residual: Float[Any, " k"]
-    measure: Float[Any, " k"]
+    measure: PyTree[Float[Any, " k"]]
     sound: Any
 
 
@@ -245,7 +245,7 @@ def _run(problem: _Problem, found: _Found) -> _Run:
     decreases = np.zeros((0, len(scale)))
     while passes < problem.max_passes:
         following, step = _advance(state, problem.product(state.search), problem.rhs, problem.rule)
-        step, passes = _Step(*(np.asarray(x, float) for x in step)), passes + 1
+        step, passes = jax.tree.map(lambda x: np.asarray(x, np.float64), step), passes + 1
         if not step.sound:
             failure = _diagnosis(step.curvature)
             break
@@ -350,12 +350,12 @@ def _diagnosis(curvature: Float[np.ndarray, "q q"]) -> RESULTS:
 def _progress(problem: _Problem, found: _Found) -> Progress:
     measure = _measured(problem.rule, found.iterate, found.residual, problem.rhs)
     squares = safe_square_sums(found.residual)
-    measure = np.asarray(measure, np.float64)
+    measure = jax.tree.map(lambda x: np.asarray(x, np.float64), measure)
     return Progress(found.passes, problem.squares, squares, found.error, measure)
 
 
 @eqx.filter_jit
-def _measured(rule: AbstractStoppingRule, iterate: Array, residual: Array, rhs: Array) -> Array:
+def _measured(rule: AbstractStoppingRule, iterate: Array, residual: Array, rhs: Array) -> PyTree:
     return rule.measure(iterate, residual, rhs)
 
 

@@ -10,6 +10,7 @@ from linmodels.methods._method import Solution as Solution
 from linmodels.methods._method import SolverReport as SolverReport
 from linmodels.methods.block_cg import BlockCG as BlockCG
 from linmodels.methods.exact import Exact as Exact
+from linmodels.methods.matheron import Matheron as Matheron
 
 __all__ = [
     "AbstractMethod",
@@ -18,6 +19,7 @@ __all__ = [
     "EvidencePath",
     "EvidenceTerms",
     "Exact",
+    "Matheron",
     "PathPoints",
     "Scales",
     "Solution",

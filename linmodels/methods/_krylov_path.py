@@ -55,7 +55,7 @@ class _Monitor:
         before, self.before = self.before, path
         if before is None:
             return False
-        old, new = (p.at(1.0, ratio) for p in (before, path))
+        old, new = (p.at(np.ones(1), np.array([ratio])) for p in (before, path))
         near = abs(np.log(before.strongest_signal(self.noise_precision) / ratio)) < 0.3
         return bool(
             near

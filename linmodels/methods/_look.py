@@ -54,7 +54,7 @@ def look_once(
     """
     noise_key, prior_key = jax.random.split(key)
     flats = _flats(data, prior, structure)
-    prior, error = _normalised(data, prior, structure, flats, key)
+    prior, error = _normalised(data, prior, structure, flats, jax.random.fold_in(key, 3))
     factor = factor_of(prior, structure)
     flats = flats._replace(products=_through(factor, flats.products))
     sums = _sums(data, prior, factor, flats, num_samples, noise_key, explain)
@@ -102,7 +102,7 @@ def _normalised(
     if len(flats.index):
         regression = flats.regression(np.ones(len(flats.products)))
         columns = FlatColumns(jnp.asarray(flats.index), jnp.asarray(regression, float))
-    squares = column_squares(data, structure, columns, jax.random.fold_in(key, 0))
+    squares = column_squares(data, structure, columns, key)
     epsilon = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(structure))).eps)
     floor = (10 * epsilon) ** 2 * squares.original if columns is not None else 0.0
     kept = np.where(squares.projected > floor, squares.projected, 0)

@@ -4,10 +4,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._products import (
     Factor,
@@ -146,6 +148,10 @@ class MatrixFree(eqx.Module):
             for batch, part in zip(batches(self.data), parts, strict=True)
         )
 
+    def outward(self, design: WhitenedDesign, rows: Float[Array, "k N"]) -> Float[Array, "k N"]:
+        """WWᵀc in two half passes."""
+        return self.forward(design, self.backward(design, rows))
+
     def rows(self, beta: Float[np.ndarray, " C"]) -> Float[Array, "k1 N"]:
         """Noise u and, last, targets √β v of all rows."""
         whole, blocks = self.whole_design(beta), []
@@ -159,11 +165,29 @@ class MatrixFree(eqx.Module):
             blocks.append(jnp.concatenate([seen.noise.T.astype(targets.dtype), targets[None]]))
         return jnp.concatenate(blocks, axis=1)
 
+    def prior_draws(self) -> Float[Array, "k1 r"]:
+        """z, and 0 for the mean."""
+        free = jnp.asarray(~self.flat, self.prior_noise.dtype)
+        return jnp.concatenate([self.prior_noise * free, jnp.zeros((1, len(free)), free.dtype)])
+
+    def posterior(self, units: Float[Array, "k1 r"]) -> Posterior:
+        """The posterior of θ from coordinates at α = 1 of the deviations and, last, of the mean."""
+        return Posterior(*_parameters(self.factor, units, self._shift(), self.prior.mean), None)
+
     def _shift(self) -> Float[Array, "1 r"]:
         return self._cast(spread(self.flats, self.factor.size)[None])
 
     def _cast(self, values: Any) -> Array:
         return jnp.asarray(values, self.sums.cross.dtype)
+
+
+@eqx.filter_jit
+def _parameters(factor: Factor, units: Array, shift: Array, mean: PyTree) -> tuple[PyTree, PyTree]:
+    """Mean and deviations shaped as θ, from coordinates at α = 1."""
+    centre = factor.parameters(units[-1] + shift[0])
+    if mean is not None:
+        centre = jax.tree.map(jnp.add, centre, mean)
+    return centre, jax.vmap(factor.parameters)(units[:-1])
 
 
 @eqx.filter_jit

@@ -7,7 +7,8 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
-from linmodels._observations import Data
+from linmodels._arrays import is_traced
+from linmodels._observations import Data, Observations
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS
@@ -24,7 +25,7 @@ class SolverReport(eqx.Module):
     Attributes:
         passes: products of the whole block with the data.
         certificate: upper bound on ε², from true residuals.
-        estimate: of ε² for the iterates some steps earlier.
+        estimate: of ε² for the iterates some steps earlier; the certificate where there is none.
         tolerance: what ε² was to reach.
         residuals: ‖b − Hx‖ of every deviation and, last, of the mean, (k + 1,).
     """
@@ -102,3 +103,21 @@ class AbstractMethod(eqx.Module):
         self, data: Data, prior: GaussianPrior, *, num_samples: int, key: Array | None
     ) -> AbstractSystem:
         """Looks at the data once and returns what depends on no hyperparameter."""
+
+
+def required_key(
+    name: str, data: Data, prior: GaussianPrior, num_samples: int, key: Array | None
+) -> Array:
+    """The key of a method that is a Python loop and estimates from samples.
+
+    Raises:
+        ValueError: no key or no samples, or arguments that are traced.
+    """
+    if is_traced(prior) or (isinstance(data, Observations) and is_traced(data)):
+        raise ValueError(f"{name} is a Python loop: call it outside jit, vmap and grad.")
+    if num_samples < 1 or key is None:
+        raise ValueError(
+            f"{name} estimates the effective dimension and the log determinant from samples: "
+            "give num_samples of at least 1 and a key."
+        )
+    return key

@@ -11,7 +11,7 @@ from linmodels._blocks import square_sums
 from linmodels._likelihoods import LOG_2PI
 from linmodels._products import backward, batches, forward, look
 from linmodels.effective_dimension import Estimate, SampleNorms, combined
-from linmodels.krylov import Recurrence, quadratic_forms
+from linmodels.krylov import AbstractRoot, Recurrence, quadratic_forms
 from linmodels.methods._matrix_free import MatrixFree, spread
 from linmodels.methods._method import EvidenceTerms
 
@@ -126,18 +126,23 @@ def _group_dimensions(
     return np.clip(dimensions, 0, sizes), float(total.standard_error)
 
 
-def log_determinant_of(recurrence: Recurrence, size: int) -> Estimate:
+def log_determinant_of(recurrence: Recurrence, size: int, root: AbstractRoot) -> Estimate:
     """log det H from the solve of Hx = g_j for g_j of covariance H and, last, the mean.
 
     gᵀH⁻¹log(H) g has mean log det H, and gᵀH⁻¹g, of known mean, takes most of its noise: the
-    estimator `combined` with the eigenvalues' logarithms in place of their shrinkage.
+    estimator `combined` with the eigenvalues' logarithms in place of their shrinkage. With a
+    preconditioner the same holds of P^{-½}HP^{-½} and P^{-½}g, and log det P is added.
 
     Args:
-        recurrence: of the solve.
+        recurrence: of the solve, with the preconditioner folded in.
         size: side of H.
+        root: P^{½}.
     """
-    logs = quadratic_forms(recurrence, lambda h: np.log(np.maximum(h, 1)) / np.maximum(h, 1))
-    known = quadratic_forms(recurrence, lambda h: 1 / np.maximum(h, 1))
-    return _combined(
-        SampleNorms(jnp.asarray(logs[:-1]), jnp.asarray((known - logs)[:-1]), size, np.inf)
+    smallest = 1 / root.largest
+    logs = quadratic_forms(
+        recurrence, lambda h: np.log(np.maximum(h, smallest)) / np.maximum(h, smallest)
     )
+    known = quadratic_forms(recurrence, lambda h: 1 / np.maximum(h, smallest))
+    draws = jnp.asarray(logs[:-1]), jnp.asarray((known - logs)[:-1])
+    estimate = _combined(SampleNorms(*draws, size, np.inf, least=-root.log_determinant))
+    return estimate._replace(value=estimate.value + root.log_determinant)

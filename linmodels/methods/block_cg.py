@@ -1,8 +1,9 @@
 """Matrix-free inference: all deviations and the mean by block conjugate gradients."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,18 +11,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from linmodels._arrays import is_traced, parameter_structure
-from linmodels._blocks import inner_products, square_sums
+from linmodels._arrays import parameter_structure
+from linmodels._blocks import inner_products, norms, square_sums
 from linmodels._observations import Batched, Data, Observations, example_batch
-from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
-from linmodels._products import Factor, WhitenedDesign
+from linmodels._products import WhitenedDesign
 from linmodels._whitening import explain_non_finite, gaussian
-from linmodels.krylov import AbstractStoppingRule, BlockSolution, Progress, block_cg
+from linmodels.krylov import (
+    AbstractPreconditioner,
+    AbstractRoot,
+    AbstractStoppingRule,
+    BlockSolution,
+    IdentityRoot,
+    Progress,
+    block_cg,
+)
 from linmodels.methods._evidence_path import EvidencePath, require_one_each
 from linmodels.methods._krylov_path import krylov_path
 from linmodels.methods._look import look_once
-from linmodels.methods._matrix_free import MatrixFree, spread
+from linmodels.methods._matrix_free import MatrixFree
 from linmodels.methods._method import (
     AbstractMethod,
     AbstractSystem,
@@ -29,9 +37,11 @@ from linmodels.methods._method import (
     Scales,
     Solution,
     SolverReport,
+    required_key,
 )
 from linmodels.methods._parameters import scales_of
 from linmodels.methods._samples import evidence_terms, log_determinant_of
+from linmodels.methods._sketch import require_batches, sketchable
 
 MAX_PROBES = 16
 """Random vectors of the evidence path: they give γ to √(2/(16 γ)), 4 % where γ is 100."""
@@ -49,7 +59,10 @@ class BlockCG(AbstractMethod):
         tolerance: ε², the mean squared error of a deviation in the H-norm over γ; 1/(8k) where
             None.
         max_passes: products with the data before giving up.
-        callback: called with the solver's `Progress` after every pass.
+        callback: called with the solver's `Progress` after every pass, in the preconditioner's
+            coordinates where there is one.
+        preconditioner: one such as `linmodels.krylov.Nystrom(100)`, sketched anew at every solve;
+            worth its passes where few samples are wanted or the spectrum falls slowly.
 
     Raises:
         ValueError: an unknown side, a tolerance outside (0, 1), or max_passes below 1.
@@ -59,6 +72,7 @@ class BlockCG(AbstractMethod):
     tolerance: float | None = eqx.field(static=True, default=None)
     max_passes: int = eqx.field(static=True, default=1_000)
     callback: Callable[[Progress], None] | None = eqx.field(static=True, default=None)
+    preconditioner: AbstractPreconditioner | None = None
 
     def __check_init__(self):
         if self.side not in (None, "primal", "dual"):
@@ -75,24 +89,21 @@ class BlockCG(AbstractMethod):
 
         Raises:
             ValueError: data that are not finite or not Gaussian, flat columns that are dependent,
-                a prior that does not fit, no samples, or arguments that are traced.
+                a prior that does not fit, no samples, arguments that are traced, or a
+                preconditioner that is to look at batches which are not there.
         """
-        if is_traced(prior) or (isinstance(data, Observations) and is_traced(data)):
-            raise ValueError("BlockCG is a Python loop: call it outside jit, vmap and grad.")
-        if num_samples < 1 or key is None:
-            raise ValueError(
-                "BlockCG estimates the effective dimension and the log determinant from samples: "
-                "give num_samples of at least 1 and a key."
-            )
+        key = required_key("BlockCG", data, prior, num_samples, key)
         example = example_batch(data)
         learn_noise = gaussian(example.likelihood).learn
         structure = parameter_structure(example.design.in_structure())
         explain = lambda index: explain_non_finite(data, index)
         seen, error = look_once(data, prior, structure, num_samples, key, explain)
         side, reason = self._choose(data, seen.factor.size, example, error)
+        require_batches(self.preconditioner, data, dual=side == "dual")
         tolerance = 1 / (8 * num_samples) if self.tolerance is None else self.tolerance
         limits = tolerance, self.max_passes, self.callback
-        return BlockSystem(seen.prior, reason, seen, side, learn_noise, *limits)
+        sketch = self.preconditioner, jax.random.fold_in(key, 2)  # 0 and 1 are u's and z's
+        return BlockSystem(seen.prior, reason, seen, side, learn_noise, *limits, *sketch)
 
     def _choose(self, data: Data, size: int, example: Observations, error: float):
         outputs = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(example.targets))
@@ -106,41 +117,59 @@ class BlockCG(AbstractMethod):
         return side, reason
 
 
+class Measured(NamedTuple):
+    """What stops a solve, of the system without its preconditioner."""
+
+    signal: Float[Any, " k1"]
+    """‖Wx‖²"""
+    residual: Float[Any, " k1"]
+    """‖b − Hx‖"""
+
+
 class _PrimalRule(AbstractStoppingRule):
     """Σ‖e_j‖²_H ≤ tolerance · Σ‖Wx_j‖², and the mean's at most a deviation's share of it.
 
-    ‖e‖²_H ≤ ‖r‖² as H ≥ 1; the solver's estimate of ‖e‖²_H serves where it is smaller.
+    ‖e‖²_H ≤ ‖r‖² as H ≥ 1; the solver's estimate of ‖e‖²_H serves where it is smaller. With a
+    preconditioner x = P^{-½}y and r = P^{½}r̃; ‖e‖²_H is the same of either system.
     """
 
+    root: AbstractRoot
     tolerance: float = eqx.field(static=True)
 
-    def measure(self, iterate, residual, rhs) -> Float[Array, " k"]:
+    def measure(self, iterate, residual, rhs) -> Measured:
         """‖Wx‖² = xᵀ(b − r) − ‖x‖²."""
-        return inner_products(iterate, rhs - residual) - square_sums(iterate)
+        x, left = self.root.divide(iterate), self.root.multiply(residual)
+        signal = inner_products(iterate, rhs - residual) - square_sums(x)
+        return Measured(signal, norms(left))
 
     def met(self, progress: Progress) -> bool:
         """For deviations together and for the mean, which comes last."""
-        return _within(np.minimum(progress.error, progress.residual), progress, self.tolerance)
+        error = np.minimum(progress.error, progress.measure.residual**2)
+        return within(error, progress.measure, self.tolerance)
 
 
-class _DualRule(AbstractStoppingRule):
+class DualRule(AbstractStoppingRule):
     """The same for x = z + Wᵀc, whose ‖e‖²_H = ‖r‖² − ‖e_c‖²_V ≤ ‖r‖²."""
 
     rows: Float[Array, "k1 N"]
     """u and, last, v"""
+    root: AbstractRoot
     tolerance: float = eqx.field(static=True)
 
-    def measure(self, iterate, residual, rhs) -> Float[Array, " k"]:
+    def measure(self, iterate, residual, rhs) -> Measured:
         """‖Wx‖² with Wx = u − r − c."""
-        return square_sums(self.rows - residual - iterate)
+        c, left = self.root.divide(iterate), self.root.multiply(residual)
+        return Measured(square_sums(self.rows - left - c), norms(left))
 
     def met(self, progress: Progress) -> bool:
         """For deviations together and for the mean, which comes last."""
-        return _within(progress.residual, progress, self.tolerance)
+        measured = progress.measure
+        return within(measured.residual**2, measured, self.tolerance)
 
 
-def _within(error: Float[np.ndarray, " k1"], progress: Progress, tolerance: float) -> bool:
-    total = max(progress.measure[:-1].sum(), 0.0)
+def within(error: Float[np.ndarray, " k1"], measured: Measured, tolerance: float) -> bool:
+    """Whether the deviations' squared errors together, and the mean's, are small enough."""
+    total = max(measured.signal[:-1].sum(), 0.0)
     count = len(error) - 1
     return bool(error[:-1].sum() <= tolerance * total and error[-1] <= tolerance * total / count)
 
@@ -156,6 +185,9 @@ class BlockSystem(AbstractSystem):
     tolerance: float
     max_passes: int
     callback: Callable[[Progress], None] | None
+    preconditioner: AbstractPreconditioner | None
+    key: Array
+    """of the preconditioner's sketch"""
 
     def scales(self) -> Scales:
         """Starts and caps; tr M from the noise, E‖W₀ᵀu‖²."""
@@ -191,11 +223,10 @@ class BlockSystem(AbstractSystem):
         design, dual = model.design(one, one), self.side == "dual"
         rows = model.rows(one) if dual else _pull(design, model.crosses(one))
         start = jnp.concatenate([rows[: min(MAX_PROBES, model.num_samples)], rows[-1:]])
-        outward = lambda rows: model.forward(design, model.backward(design, rows))
         return krylov_path(
             model,
             start,
-            outward if dual else lambda x: model.normal(design, x),
+            lambda x: model.outward(design, x) if dual else model.normal(design, x),
             dual=dual,
             noise_precision=None if self.learn_noise else 1.0,
             max_passes=self.max_passes,
@@ -205,68 +236,67 @@ class BlockSystem(AbstractSystem):
         """The posterior by block-CG, and the evidence from its recurrence."""
         alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
         model, design = self.model, self.model.design(alpha, beta)
+        root, looked = self.look(design)
         solve = self._primal if self.side == "primal" else self._dual
-        x, solution, size = solve(design, beta)
+        x, solution, size = solve(design, beta, root, max(self.max_passes - looked, 1))
         units = model.units(design, x, model.crosses(beta))
-        log_determinant = log_determinant_of(solution.recurrence, size)
+        log_determinant = log_determinant_of(solution.recurrence, size, root)
         terms = evidence_terms(model, alpha, beta, x, units, log_determinant)
-        return Solution(
-            terms,
-            self._posterior(units),
-            solution.result,
-            self._report(solution),
-        )
-
-    def _prior_draws(self) -> Float[Array, "k1 r"]:
-        """z, and 0 for the mean."""
-        free = jnp.asarray(~self.model.flat, self.model.prior_noise.dtype)
-        return jnp.concatenate(
-            [self.model.prior_noise * free, jnp.zeros((1, len(free)), free.dtype)]
-        )
-
-    def _primal(self, design: WhitenedDesign, beta: np.ndarray):
-        """(I + WᵀW) x = z + Wᵀu."""
-        rhs = self._prior_draws() + _pull(design, self.model.crosses(beta))
-        solution = self._block_cg(
-            lambda x: x + self.model.normal(design, x), rhs, _PrimalRule(self.tolerance)
-        )
-        return solution.value, solution, self.model.factor.size - len(self.model.flats.index)
-
-    def _dual(self, design: WhitenedDesign, beta: np.ndarray):
-        """x = z + Wᵀc with (I + WWᵀ) c = u − Wz."""
-        start, rows = self._prior_draws(), self.model.rows(beta)
-        rhs = rows - self.model.forward(design, start)
-        through = lambda c: self.model.forward(design, self.model.backward(design, c))
-        solution = self._block_cg(lambda c: c + through(c), rhs, _DualRule(rows, self.tolerance))
-        return start + self.model.backward(design, solution.value), solution, rhs.shape[1]
-
-    def _block_cg(self, product, rhs, rule) -> BlockSolution:
-        return block_cg(product, rhs, rule, max_passes=self.max_passes, callback=self.callback)
-
-    def _posterior(self, units: Float[Array, "k1 r"]) -> Posterior:
-        model = self.model
-        shift = spread(model.flats, model.factor.size).astype(units.dtype)
-        return Posterior(*_parameters(model.factor, units, shift, self.prior.mean), None)
-
-    def _report(self, solution: BlockSolution) -> SolverReport:
         progress = solution.progress
-        total = max(progress.measure[:-1].sum(), np.finfo(float).tiny)
-        return SolverReport(
-            passes=progress.passes,
-            certificate=float(progress.residual[:-1].sum() / total),
-            estimate=float(progress.error[:-1].sum() / total),
-            tolerance=self.tolerance,
-            residuals=np.sqrt(progress.residual),
+        total = max(progress.measure.signal[:-1].sum(), np.finfo(float).tiny)
+        report = report_of(progress.measure, self.tolerance, looked + progress.passes)
+        if self.side == "primal":
+            report = replace(report, estimate=float(progress.error[:-1].sum() / total))
+        return Solution(terms, model.posterior(units), solution.result, report)
+
+    def look(self, design: WhitenedDesign) -> tuple[AbstractRoot, int]:
+        """The preconditioner at these hyperparameters, and the passes that it took."""
+        if self.preconditioner is None:
+            return IdentityRoot(), 0
+        chosen = self.preconditioner.batches
+        operator = sketchable(self.model, design, chosen, dual=self.side == "dual")
+        return self.preconditioner.root(operator, key=self.key), self.preconditioner.passes(
+            operator
         )
+
+    def _primal(self, design: WhitenedDesign, beta: np.ndarray, root: AbstractRoot, limit: int):
+        """(I + WᵀW) x = z + Wᵀu."""
+        rhs = self.model.prior_draws() + _pull(design, self.model.crosses(beta))
+        product = lambda x: x + self.model.normal(design, x)
+        x, solution = self._block_cg(product, rhs, _PrimalRule(root, self.tolerance), limit)
+        return x, solution, self.model.factor.size - len(self.model.flats.index)
+
+    def _dual(self, design: WhitenedDesign, beta: np.ndarray, root: AbstractRoot, limit: int):
+        """x = z + Wᵀc with (I + WWᵀ) c = u − Wz."""
+        start, rows = self.model.prior_draws(), self.model.rows(beta)
+        rhs = rows - self.model.forward(design, start)
+        product = lambda c: c + self.model.outward(design, c)
+        c, solution = self._block_cg(product, rhs, DualRule(rows, root, self.tolerance), limit)
+        return start + self.model.backward(design, c), solution, rhs.shape[1]
+
+    def _block_cg(self, product, rhs, rule, limit) -> tuple[Array, BlockSolution]:
+        """Solves P^{-½}HP^{-½} y = P^{-½}b; x = P^{-½}y."""
+        divide = lambda x: _divide(rule.root, x)
+        solution = block_cg(
+            lambda y: divide(product(divide(y))),
+            divide(rhs),
+            rule,
+            max_passes=limit,
+            callback=self.callback,
+        )
+        return divide(solution.value), solution
+
+
+def report_of(measured: Measured, tolerance: float, passes: int) -> SolverReport:
+    """What true residuals certify."""
+    total = max(measured.signal[:-1].sum(), np.finfo(float).tiny)
+    certificate = float((measured.residual[:-1] ** 2).sum() / total)
+    return SolverReport(passes, certificate, certificate, tolerance, measured.residual)
 
 
 @eqx.filter_jit
-def _parameters(factor: Factor, units: Array, shift: Any, prior_mean: Any) -> tuple[Any, Any]:
-    """Mean and deviations shaped as θ, from coordinates at α = 1."""
-    mean = factor.parameters(units[-1] + shift)
-    if prior_mean is not None:
-        mean = jax.tree.map(jnp.add, mean, prior_mean)
-    return mean, jax.vmap(factor.parameters)(units[:-1])
+def _divide(root: AbstractRoot, x: Float[Array, "k n"]) -> Float[Array, "k n"]:
+    return root.divide(x)
 
 
 @eqx.filter_jit

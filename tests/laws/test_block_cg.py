@@ -1,6 +1,5 @@
 """`BlockCG` draws what `Exact` draws, and knows how far it is off."""
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -14,13 +13,11 @@ from laws.problems import (
     Problem,
     answer,
     cast,
-    observations,
-    parts,
-    prior,
     random_arrays,
     scaled,
     well_posed,
 )
+from laws.solutions import NUM_SAMPLES, errors, solve, stacked
 from laws.tolerances import working_epsilon
 
 LAYOUTS = [
@@ -39,8 +36,6 @@ CASES = [
     )
 ]
 EXTREMES = (None, None, "column", "targets", "alpha", "noise")
-K = 8
-KEY = jax.random.key(5)
 TOLERANCE = 1e-4
 
 
@@ -49,34 +44,6 @@ def arrays_of(draw, layout, extreme):
     generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     arrays = random_arrays(layout, draw(st.sampled_from(DESIGNS)), generator)
     return cast(scaled(arrays, extreme, 10.0 ** draw(st.integers(-9, 9)) if extreme else 1.0))
-
-
-def solve(method, problem):
-    data, believed = observations(*problem), prior(*problem)
-    system = method.prepare(data, believed, num_samples=K, key=KEY)
-    return system.solve(problem.arrays.alpha, problem.arrays.beta)
-
-
-def stacked(posterior):
-    """Deviations and, last, the mean."""
-    return np.concatenate([posterior.deviations, posterior.mean[None]]).astype(np.float64)
-
-
-def errors(problem, side, tolerance=TOLERANCE):
-    """The solution, ‖e‖²_H of every column, and how much of ‖e‖_H rounding may be.
-
-    A product with H, of N + d terms, is known to (N + d) ε ‖H‖‖x‖ in the working dtype, and so is
-    a residual; three of them make a deviation. ‖e‖_H ≤ ‖r‖.
-    """
-    solution = solve(lm.BlockCG(side, tolerance=tolerance), problem)
-    exact = solve(lm.Exact(), problem).posterior
-    given_parts, truth = parts(problem), answer(problem)
-    root = np.linalg.cholesky(truth.precision)
-    left = (stacked(solution.posterior) - stacked(exact)) @ root
-    size = np.linalg.norm(stacked(exact) @ root, axis=1) + np.sqrt(sum(given_parts.design.shape))
-    largest = 1 + np.linalg.norm(given_parts.root @ given_parts.design @ given_parts.spread, 2) ** 2
-    rounding = 3 * sum(given_parts.design.shape) * working_epsilon() * largest * size
-    return solution, np.sum(left**2, axis=1), rounding
 
 
 @pytest.mark.parametrize(("layout", "side"), CASES)
@@ -91,7 +58,7 @@ def test_as_accurate_as_it_says(layout, side, source):
     extreme = source.draw(st.sampled_from(EXTREMES))
     problem = Problem(layout, source.draw(arrays_of(layout, extreme)))
     assume(well_posed(problem))
-    solution, squares, rounding = errors(problem, side)
+    solution, squares, rounding = errors(problem, lm.BlockCG(side, tolerance=TOLERANCE))
     report = solution.report
     assert np.isfinite(stacked(solution.posterior)).all()
     assert (np.sqrt(squares) <= report.residuals + rounding).all()
@@ -101,7 +68,7 @@ def test_as_accurate_as_it_says(layout, side, source):
         truth = answer(problem)
         norms = abs(stacked(solution.posterior)) @ abs(np.linalg.cholesky(truth.precision))
         stored = (8 * working_epsilon()) ** 2 * np.sum(norms**2, axis=1)
-        signal = K * max(truth.dimension.sum(), 0)
+        signal = NUM_SAMPLES * max(truth.dimension.sum(), 0)
         assert squares[:-1].sum() <= 4 * TOLERANCE * signal + stored[:-1].sum()
 
 

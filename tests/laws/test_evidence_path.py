@@ -58,8 +58,13 @@ def test_known_norms_and_residuals_are_exact():
         np.testing.assert_allclose(points.residual, exact.residual, rtol=1e-3)
 
 
-@pytest.mark.parametrize("side", ["primal", "dual"])
-@pytest.mark.parametrize("noise", [lm.Gaussian(), lm.Gaussian(0.25)], ids=["learned", "known"])
+@pytest.mark.parametrize(
+    ("side", "noise"),
+    [
+        pytest.param("primal", lm.Gaussian(), id="primal-learned"),
+        pytest.param("dual", lm.Gaussian(0.25), id="dual-known", marks=pytest.mark.slow),
+    ],
+)
 def test_block_cg_learns_what_exact_learns(side, noise):
     """α and β within 4 relative standard errors of γ, √(2/(16 γ)) = 6 % each, γ about 37."""
     rng = np.random.default_rng(0)
@@ -78,6 +83,7 @@ def test_block_cg_learns_what_exact_learns(side, noise):
     assert abs(float(fits[1].log_evidence - fits[0].log_evidence)) <= 5 * error
 
 
+@pytest.mark.slow
 def test_groups_learn_by_sampling():
     """Two groups of unlike strength: α within 4 standard errors, √(2/(64 γ_l)) = 4 % and 9 %."""
     rng = np.random.default_rng(0)
