@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 LAWS := law or hypothesis
 
-.PHONY: demo test slow laws-x64 laws-many lint types layers docs benchmarks clean
+.PHONY: demo test slow laws-slow laws-x64 laws-many lint types layers docs benchmarks clean
 
 demo: $(VENV)/package.stamp  ## fit and forecast real data, drawn to demo.png
 	$(BIN)/linmodels demo --out demo.png
@@ -16,8 +16,11 @@ demo: $(VENV)/package.stamp  ## fit and forecast real data, drawn to demo.png
 test: $(VENV)/development.stamp  ## the fast tests, under five minutes
 	$(PYTEST) -m 'not slow'
 
-slow: $(VENV)/development.stamp  ## the slow tests, and every law at 200 examples
-	LINMODELS_HYPOTHESIS_PROFILE=slow $(PYTEST) -m 'slow or $(LAWS)'
+slow: $(VENV)/development.stamp  ## the tests that take longer than a few seconds
+	$(PYTEST) -m slow
+
+laws-slow: $(VENV)/development.stamp  ## every law at 200 examples
+	LINMODELS_HYPOTHESIS_PROFILE=slow $(PYTEST) -m '$(LAWS)'
 
 laws-x64: $(VENV)/development.stamp  ## every law again in 64 bit
 	JAX_ENABLE_X64=1 $(PYTEST) -m '($(LAWS)) and not slow'

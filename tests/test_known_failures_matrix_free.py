@@ -42,6 +42,7 @@ def test_the_zero_operator(side):
     assert (fit.posterior.mean == 0).all()
 
 
+@pytest.mark.slow
 @SIDES
 def test_samples_scatter_as_the_inverse(side):
     """H = [[2, 1], [1, 3]]: covariance [[.6, −.2], [−.2, .4]] within 5 √((c_ii c_jj + c_ij²)/k)."""
@@ -53,6 +54,7 @@ def test_samples_scatter_as_the_inverse(side):
     assert (abs(draws.T @ draws / k - expected) <= 5 * error).all()
 
 
+@pytest.mark.slow
 @SIDES
 def test_noise_precisions_over_six_decades(side):
     """Variances from 4,096 samples are within 5 √(2/k) = 11 % of dense ones, and positive."""
@@ -84,6 +86,7 @@ def test_an_intercept_beside_a_column_far_from_zero(side):
     np.testing.assert_allclose(at_mean, y.mean(dtype=np.float64), atol=0.14 * 0.12)
 
 
+@pytest.mark.slow
 @SIDES
 @pytest.mark.parametrize("units", [1e-6, 1e6])
 def test_learning_does_not_depend_on_the_units_of_the_targets(side, units):
@@ -125,6 +128,7 @@ def test_degenerate_data_stay_finite(side, name):
     assert fit.result == lm.RESULTS.successful or fit.flags
 
 
+@pytest.mark.slow
 @SIDES
 def test_weights_are_repeated_rows(side):
     """Weights 2 and 0 are the row twice and not at all: mean, norms and rank."""
@@ -151,6 +155,7 @@ def test_two_observations_by_hand(side):
     assert abs(float(fit.log_evidence) + 2.983757) <= 5 * float(fit.log_evidence_error) + 1e-5
 
 
+@pytest.mark.slow
 @SIDES
 def test_alpha_where_there_is_nothing_to_learn(side):
     """Φ = I₅₀ at noise variance ¼ and mean y² below it: α = ∞, flagged, the mean near 0."""
@@ -182,6 +187,7 @@ def test_alpha_of_the_identity_design(side):
     assert abs(np.log(float(fit.prior.alpha) * 1.75)) <= 5 * 2 * np.sqrt(2 / 800)
 
 
+@pytest.mark.slow
 @SIDES
 def test_the_g_prior_ignores_the_units_of_a_column(side):
     rng = np.random.default_rng(4)

@@ -126,6 +126,7 @@ def test_fewer_passes(side, preconditioner):
     assert error <= 4 * fit.solver.tolerance * float(plain.effective_dimension)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preconditioner", HELPFUL, ids=lambda p: type(p).__name__)
 def test_evidence(preconditioner):
     """log det P is put back: within 5 standard errors of the exact one, and less noisy."""

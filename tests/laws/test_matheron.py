@@ -37,6 +37,7 @@ def fit(method, data, num_samples=4):
     return lm.infer(data, lm.GaussianPrior(1.0), method=method, num_samples=num_samples, key=KEY)
 
 
+@pytest.mark.slow
 @given(source=st.data())
 def test_no_false_success(source):
     """With one extreme scale or none: finite, and within its certificate or said not to be.
