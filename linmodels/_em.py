@@ -242,6 +242,12 @@ def _finish(
         system.solve(*found),
         steps=state.step,
         flags=flags(found, growth, scales, learn_noise),
-        result=RESULTS.successful if state.settled(tolerance) else RESULTS.max_steps_reached,
+        result=_result(system, state, tolerance),
         throw=throw,
     )
+
+
+def _result(system: AbstractSystem, state: EvidenceState, tolerance: float) -> RESULTS:
+    if not system.settled:
+        return RESULTS.max_passes_reached
+    return RESULTS.successful if state.settled(tolerance) else RESULTS.max_steps_reached

@@ -47,6 +47,7 @@ class EvidencePath(eqx.Module):
         log_determinant: Σ w log det B₀.
         multiplicities: of every λ_i by every probe, (p, s); None where each counts once.
         passes: products of a block with the data that it took.
+        settled: whether more passes would change the maximum by less than its standard error.
     """
 
     eigenvalues: Float[np.ndarray, " s"]
@@ -58,6 +59,7 @@ class EvidencePath(eqx.Module):
     log_determinant: float
     multiplicities: Float[np.ndarray, "p s"] | None = None
     passes: int = 0
+    settled: bool = True
 
     def at(self, alpha: Any, noise_precision: Any) -> PathPoints:
         """The evidence at pairs of α and β: numbers or arrays that broadcast to (g,)."""

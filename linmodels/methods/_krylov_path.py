@@ -1,5 +1,7 @@
 """The evidence at every α and noise precision from one block Krylov space."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -39,7 +41,9 @@ def krylov_path(
     """
     monitor = _Monitor(model, dual, noise_precision)
     ritz = block_lanczos(product, start, monitor.settled, max_passes=max_passes)
-    return path_of(model, ritz, dual=dual)
+    path = path_of(model, ritz, dual=dual)
+    settled = ritz.exhausted or ritz.passes < max_passes or monitor.settled(ritz)
+    return replace(path, settled=settled)
 
 
 class _Monitor:

@@ -81,6 +81,11 @@ class AbstractSystem(eqx.Module):
     def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> Solution:
         """The evidence and the posterior there."""
 
+    @property
+    def settled(self) -> bool:
+        """Whether what `evaluate` goes by has been computed to the end."""
+        return True
+
     def resolution(self, terms: EvidenceTerms) -> float:
         """Relative change of a hyperparameter below which an update is solver or sampling noise."""
         return 0.0

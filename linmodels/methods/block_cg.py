@@ -205,6 +205,11 @@ class BlockSystem(AbstractSystem):
             return self.path.evaluate(alpha, beta)
         return self.solve(alpha, beta).terms
 
+    @property
+    def settled(self) -> bool:
+        """Whether the path, if there is one, has settled within `max_passes`."""
+        return not self._has_path or self.path.settled
+
     def resolution(self, terms: EvidenceTerms) -> float:
         """A tenth of the relative standard error of γ; the path is smooth."""
         if self._has_path:

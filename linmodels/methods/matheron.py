@@ -130,6 +130,15 @@ class MatheronSystem(AbstractSystem):
         return self.solve(alpha, beta).terms
 
     @property
+    def settled(self) -> bool:
+        """Whether the path, if there is one, has settled."""
+        return self.dual.settled
+
+    def resolution(self, terms: EvidenceTerms) -> float:
+        """A tenth of the relative standard error of γ; the path is smooth."""
+        return self.dual.resolution(terms)
+
+    @property
     def path(self) -> EvidencePath:
         """The evidence at every α and noise precision, from one block Krylov space."""
         return self.dual.path

@@ -107,3 +107,16 @@ def test_several_strengths_have_no_path():
     for method in (lm.Exact(), lm.BlockCG()):
         with pytest.raises(ValueError, match="here are 2 groups and 1 noise precisions"):
             lm.evidence_path(data, believed, method=method, key=jax.random.key(0))
+
+
+def test_a_path_that_has_not_settled_is_said():
+    """Three passes do not tell a spectrum over six decades."""
+    rng = np.random.default_rng(0)
+    scale = jnp.asarray(np.logspace(0, -3, 2_000), jnp.float32)
+    y = scale * rng.standard_normal(2_000) + 0.01 * rng.standard_normal(2_000)
+    data = lm.Observations(lx.DiagonalLinearOperator(scale), jnp.asarray(y, jnp.float32))
+    method = lm.BlockCG(max_passes=3)
+    fit = lm.maximise_evidence(
+        data, lm.GaussianPrior(), method=method, num_samples=2, key=jax.random.key(0), throw=False
+    )
+    assert fit.result == lm.RESULTS.max_passes_reached
