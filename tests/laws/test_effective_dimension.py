@@ -115,3 +115,13 @@ def test_deviations_estimate_the_exact_value(kind):
         estimate = estimator(samples)
         assert abs(estimate.value - fit.effective_dimension) <= 5 * estimate.standard_error
         assert estimate.standard_error < 0.1
+
+
+@pytest.mark.parametrize("relative_error", [0.05, 0.2])
+def test_enough_samples(relative_error):
+    """The k that is said to be enough is: √(2Σs²/k) ≤ ε γ; half of it is not where s = 1."""
+    k = lm.effective_dimension.num_samples_for(relative_error, GAMMA)
+    assert np.sqrt(2 * np.sum(SHRINKAGE**2) / k) <= relative_error * GAMMA
+    assert np.sqrt(2 * GAMMA / (k / 2)) > relative_error * GAMMA
+    with pytest.raises(ValueError, match="relative_error must be positive"):
+        lm.effective_dimension.num_samples_for(0.0, 1.0)
