@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ["README.md", "docs/getting-started.md", "docs/how-it-works.md"]
+DOCUMENTS = [
+    "README.md",
+    "docs/getting-started.md",
+    "docs/how-it-works.md",
+    "docs/which-method.md",
+]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
