@@ -70,6 +70,7 @@ def test_noise_precisions_over_six_decades(side):
     assert (abs(variance / expected - 1) <= 5 * np.sqrt(2 / 4_096)).all()
 
 
+@pytest.mark.slow
 @SIDES
 def test_an_intercept_beside_a_column_far_from_zero(side):
     """x ~ 1000 + N(0, 1), float32: slope and level as in float64, to 1000² ε of their spread."""
@@ -115,9 +116,14 @@ DEGENERATE = {
     "zero targets": (np.arange(12.0).reshape(6, 2), np.zeros(6)),
 }
 
+QUICK = ("duplicated columns", "one observation")
+
 
 @SIDES
-@pytest.mark.parametrize("name", DEGENERATE)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in DEGENERATE],
+)
 def test_degenerate_data_stay_finite(side, name):
     x, y = DEGENERATE[name]
     data = lm.Observations(matrix(x), jnp.asarray(y, jnp.float32))
@@ -170,6 +176,7 @@ def test_alpha_where_there_is_nothing_to_learn(side):
     assert abs(fit.posterior.mean).max() < 1e-2
 
 
+@pytest.mark.slow
 @SIDES
 def test_alpha_of_the_identity_design(side):
     """1/(mean y² − ¼) = 0.5714 for mean y² = 2; every probe sees the one eigenvalue exactly."""

@@ -46,6 +46,7 @@ def test_without_samples_only_exact_is_left():
     assert isinstance(lm.plan(data(5_000, 5_000), num_samples=0).method, lm.Exact)
 
 
+@pytest.mark.slow
 def test_default_beyond_exact_sizes_is_block_cg():
     """A product of 5,000 numbers with their own scale: nothing of side 5,000 is factorised."""
     scale = jnp.linspace(0.5, 2.0, 5_000)

@@ -76,6 +76,7 @@ def test_as_accurate_as_it_says(layout, side, source):
         assert squares[:-1].sum() <= 4 * TOLERANCE * signal + stored[:-1].sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "side"), CASES)
 def test_terms(layout, side):
     """Estimates lie within 5 standard errors of the exact terms; quadratic ones are exact."""

@@ -25,7 +25,13 @@ def dense(problem, alpha, beta):
 
 
 @pytest.mark.law
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{type(m).__name__}-{m.side}")
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(method, id=f"{type(method).__name__}-{method.side}", marks=marks)
+        for method, marks in zip(METHODS, [(), (), (), pytest.mark.slow], strict=True)
+    ],
+)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.prior)
 def test_path(layout, method):
     """Within 5 standard errors of the dense evidence and γ, and 1e-3 for float32."""
@@ -47,6 +53,7 @@ def test_path(layout, method):
         assert abs(points.residual[i] * beta - truth.square.sum()) <= rounding
 
 
+@pytest.mark.slow
 def test_known_norms_and_residuals_are_exact():
     """What holds no random probe has no error: ‖x̄‖² and ‖y − Φθ̄‖² as `Exact` has them."""
     problem = Problem(LAYOUTS[0], cast(random_arrays(LAYOUTS[0], "full", np.random.default_rng(2))))
@@ -109,6 +116,7 @@ def test_several_strengths_have_no_path():
             lm.evidence_path(data, believed, method=method, key=jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_a_path_that_has_not_settled_is_said():
     """Three passes do not tell a spectrum over six decades."""
     rng = np.random.default_rng(0)

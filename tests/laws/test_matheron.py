@@ -58,6 +58,7 @@ def test_no_false_success(source):
         assert solution.report.certificate <= 1 / (8 * NUM_SAMPLES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "name"),
     [(HARDEST, name) for name in METHODS] + [(WIDE, "cg")],
