@@ -103,9 +103,10 @@ class EvidencePath(eqx.Module):
         largest = self.eigenvalues.max(initial=0.0)
         if largest <= 0:
             return 1.0
-        smallest = self.eigenvalues[self.eigenvalues > 0].min()
-        decades = np.log10(1e8 * largest / smallest)
-        ratios = np.geomspace(1e-4 / largest, 1e4 / smallest, int(GRID * decades))
+        # Beyond a millionth of the largest, values from a float32 Krylov space are rounding.
+        smallest = self.eigenvalues[self.eigenvalues > 1e-6 * largest].min()
+        decades = np.log10(1e4 * largest / smallest)
+        ratios = np.geomspace(1e-4 / largest, 1 / smallest, int(GRID * decades))
         left = 1 / (1 + ratios[:, None] * self.eigenvalues) @ self.squares + self.remainder
         count = self.rank - self.num_flat
         beta = count / np.maximum(left, np.finfo(float).tiny)

@@ -76,7 +76,8 @@ def path_of(model: MatrixFree, ritz: Ritz, *, dual: bool) -> EvidencePath:
     # f(λ)/λ has a limit at 0, so that rounding of small values does no harm to sums over probes.
     values = np.maximum(ritz.values, 1e-3 * epsilon * largest) if largest > 0 else ritz.values
     shares = ritz.weights if dual or largest == 0 else ritz.weights / values
-    kept = ritz.values > NEGLIGIBLE * epsilon * largest
+    # Only where shares are quotients do small values make noise of them.
+    kept = ritz.values > (0.0 if dual else NEGLIGIBLE * epsilon * largest)
     squares = np.where(kept, shares[-1], 0)
     # The outputs' measure adds up to ‖v‖²; that of the parameters lacks what W₀ᵀ annihilates.
     outside = ritz.weights[-1][~kept].sum() if dual else model.sums.square[0] - squares.sum()

@@ -47,9 +47,9 @@ def test_path(layout, method):
         dimension = truth.dimension[~layout.flat].sum()
         slack = 5 * points.effective_dimension_error[i] + 1e-3
         assert abs(points.effective_dimension[i] - dimension) <= slack
-        # A difference of sums of squares in the working dtype.
+        # Sums of squares, and Ritz values known to ε λ_max, which the signal β/α multiplies.
         total = beta * np.sum(np.float64(arrays.targets - arrays.offset) ** 2)
-        rounding = 64 * working_epsilon() * total
+        rounding = 64 * working_epsilon() * total * (1 + beta / alpha)
         assert abs(points.residual[i] * beta - truth.square.sum()) <= rounding
 
 
