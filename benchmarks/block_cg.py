@@ -21,7 +21,8 @@ from jax.experimental.sparse import BCOO
 from jax.scipy.fft import dct, idct
 
 import linmodels as lm
-from linmodels.krylov import AbstractStoppingRule, block_cg
+from linmodels.krylov import AbstractStoppingRule, IdentityRoot, block_cg
+from linmodels.methods.block_cg import PrimalRule
 
 K = 64
 SPECTRA = {
@@ -58,21 +59,6 @@ class TrueError(AbstractStoppingRule):
     def met(self, progress):
         """The mean over all columns, relative to the truth's."""
         return bool(progress.measure.sum() <= self.tolerance * size(self.problem))
-
-
-class OwnRule(AbstractStoppingRule):
-    """The rule of `BlockCG`: estimated error below the tolerance."""
-
-    tolerance: float
-
-    def measure(self, iterate, residual, rhs):
-        """‖Wx‖²."""
-        return jnp.sum(iterate * (rhs - residual), 1) - jnp.sum(iterate**2, 1)
-
-    def met(self, progress):
-        """All columns together."""
-        error = np.minimum(progress.error, progress.residual).sum()
-        return bool(error <= self.tolerance * progress.measure.sum())
 
 
 def size(problem: Problem) -> float:
@@ -153,7 +139,7 @@ def row(name: str, problem: Problem, tolerance: float) -> list[str]:
     solve = lambda rule: block_cg(
         lambda x: product(problem, x), problem.rhs, rule, max_passes=2_000
     )
-    oracle, own = TrueError(problem, tolerance), OwnRule(tolerance)
+    oracle, own = TrueError(problem, tolerance), PrimalRule(IdentityRoot(), tolerance)
     ours, ruled, theirs = solve(oracle), solve(own), fewest_steps(problem, tolerance)
     own_time = timed(lambda: solve(own).value)
     done = ours.result == lm.RESULTS.successful

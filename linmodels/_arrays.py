@@ -23,6 +23,11 @@ def ravel(tree: PyTree) -> Array:
     return ravel_pytree(tree)[0]
 
 
+def size_of(tree: PyTree) -> int:
+    """Numbers in a tree of arrays or shapes."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
+
+
 def unravel(vector: Float[Array, " size"], structure: PyTree) -> PyTree:
     """The inverse of `ravel` for a tree of the given structure (arrays or shapes)."""
     leaves, treedef = jax.tree.flatten(structure)

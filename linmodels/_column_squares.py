@@ -9,10 +9,10 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from linmodels._arrays import ravel, unravel
+from linmodels._arrays import ravel, size_of, unravel
 from linmodels._blocks import times
-from linmodels._observations import Data, Observations
-from linmodels._products import Batch, Factor, FlatColumns, WhitenedDesign, batches
+from linmodels._observations import Batch, Data, Observations, batches
+from linmodels._products import Factor, FlatColumns, WhitenedDesign
 from linmodels._whitening import gaussian, root_product
 from linmodels.operators import Sparse
 
@@ -33,7 +33,7 @@ class ColumnSquares(NamedTuple):
 
 
 def column_squares(
-    data: Data, structure: PyTree, flat: FlatColumns | None, key: Array | None
+    data: Data, structure: PyTree, flat: FlatColumns | None, key: Array
 ) -> ColumnSquares:
     """Column squares in one pass: exact where rows can be had, else from random signs.
 
@@ -45,9 +45,6 @@ def column_squares(
         structure: of θ.
         flat: the flat columns and their regression on all others, or None.
         key: of the signs.
-
-    Raises:
-        ValueError: signs are needed, and there is no key.
     """
     ones = jnp.ones(Factor(None, structure).size)
     projected = WhitenedDesign(Factor(None, structure), ones, jnp.ones(1), flat)
@@ -55,10 +52,6 @@ def column_squares(
     for index, batch in enumerate(batches(data)):
         kept = _exact(batch, flat)
         if kept is None:
-            if key is None:
-                raise ValueError(
-                    "The g-prior of a design without rows at hand is estimated: give a key."
-                )
             kept, exact = _estimated(batch, projected, jax.random.fold_in(key, index)), False
         total += np.asarray(kept[0], np.float64)
         original += np.asarray(kept[1], np.float64)
@@ -68,8 +61,8 @@ def column_squares(
 @eqx.filter_jit
 def _estimated(batch: Batch, design: WhitenedDesign, key: Array):
     data = batch.observations()
-    size = sum(leaf.size for leaf in jax.tree.leaves(data.targets))
-    signs = jax.random.rademacher(key, (PROBES, size), design.scale.dtype)
+    shape = PROBES, size_of(data.targets)
+    signs = jax.random.rademacher(key, shape, design.scale.dtype)
     whole = eqx.tree_at(lambda d: d.flat, design, None, is_leaf=lambda x: x is None)
     means = [jnp.mean(d.transpose_product(data, signs) ** 2, axis=0) for d in (design, whole)]
     return tuple(means)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from linmodels._arrays import one_observation, ravel, unravel
+from linmodels._arrays import one_observation, ravel, size_of, unravel
 from linmodels._infer import Fit
 from linmodels._observations import Batched, Data, Observations
 from linmodels._whitening import gaussian
@@ -117,7 +117,7 @@ def _roots(data: Observations, fit: Fit, count: int) -> Float[Array, "n m r"]:
 def _precisions(likelihood, targets: PyTree, count: int) -> Float[Array, "n m m"]:
     """B_i for every observation."""
     one = one_observation(targets)
-    size = sum(int(np.prod(s.shape)) for s in jax.tree.leaves(one))
+    size = size_of(one)
 
     def column(unit: Array) -> Array:
         vector = jax.tree.map(

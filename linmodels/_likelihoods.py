@@ -10,7 +10,15 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from linmodels._arrays import is_traced, one_observation, ravel, real_array, require_finite, unravel
+from linmodels._arrays import (
+    is_traced,
+    one_observation,
+    ravel,
+    real_array,
+    require_finite,
+    size_of,
+    unravel,
+)
 from linmodels._noise_factors import psd_factor, rank_and_log_determinant, require_factor
 
 LOG_2PI = float(np.log(2 * np.pi))
@@ -221,8 +229,8 @@ class Gaussian(AbstractLikelihood):
         if self.factor is None:
             return jnp.diag(ravel(self.noise_variance(outputs)))
         block = self._block_covariance(outputs)
-        size = sum(int(np.prod(f.shape)) for f in jax.tree.leaves(outputs))
-        columns = jax.vmap(lambda e: self._spread(block, unravel(e, outputs)))(jnp.eye(size))
+        unit = jnp.eye(size_of(outputs))
+        columns = jax.vmap(lambda e: self._spread(block, unravel(e, outputs)))(unit)
         return columns.T
 
     def _spread(self, block: Float[Array, "m m"], vector: PyTree) -> Float[Array, " N"]:

@@ -1,7 +1,7 @@
 """What was observed: a design, targets and a likelihood; in one piece or in batches."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,7 +10,14 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from linmodels._arrays import describe, is_traced, real_array, require_finite, require_structure
+from linmodels._arrays import (
+    describe,
+    is_traced,
+    real_array,
+    require_finite,
+    require_structure,
+    size_of,
+)
 from linmodels._likelihoods import AbstractLikelihood, Gaussian
 
 
@@ -259,6 +266,52 @@ class Batched:
 
 Data = Observations | Batched
 """What every verb takes: observations in one piece or in batches."""
+
+
+class Batch(NamedTuple):
+    """The arguments that become observations inside jit."""
+
+    observe: Any
+    arguments: Any
+    mask: Any
+    first: Any
+    """index in the data of the first row"""
+
+    def observations(self) -> Observations:
+        """Inside jit: the batch, padding weighted 0."""
+        if self.observe is None:
+            return self.arguments
+        return self.observe(*self.arguments).reweighted(self.mask)
+
+
+def num_batches(data: Data) -> int:
+    """How many batches a pass reads; a lone `Observations` is a batch of one."""
+    return 1 if isinstance(data, Observations) else len(data.batches)
+
+
+def batches(data: Data, chosen: Iterable[int] | None = None) -> Iterator[Batch]:
+    """One pass over the data, or over the chosen batches of it."""
+    chosen = range(num_batches(data)) if chosen is None else chosen
+    if isinstance(data, Observations):
+        yield from (Batch(None, data, None, np.asarray(0)) for _ in chosen)
+        return
+    for index in chosen:
+        arrays, mask = data.padded(index)
+        first = np.asarray(index * data.batch_size)  # an array: a number would compile anew
+        yield Batch(data.observe, (*arrays, *data.shared), mask, first)
+
+
+def num_outputs(data: Data, example: Observations) -> int:
+    """N, all entries of the targets; padding of a last batch does not count.
+
+    Args:
+        data: the observations.
+        example: their `example_batch`.
+    """
+    outputs = size_of(example.targets)
+    if isinstance(data, Observations):
+        return outputs
+    return outputs * data.num_observations // data.batch_size
 
 
 def example_batch(data: Data) -> Observations:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from linmodels._observations import Batched, Data, example_batch
+from linmodels._observations import Data, example_batch, num_outputs
 from linmodels.methods import AbstractMethod, BlockCG, Exact
 
 EXACT_SIDE = 4_000
@@ -59,11 +59,9 @@ def plan(data: Data, num_samples: int = 64) -> Plan:
 def _sizes(data: Data) -> tuple[int, int, int]:
     """Parameters, outputs, and bytes of a number."""
     example = example_batch(data)
-    outputs = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(example.targets))
-    if isinstance(data, Batched):
-        outputs = outputs * data.num_observations // data.batch_size
     dtypes = [leaf.dtype for leaf in jax.tree.leaves(example.targets)]
-    return example.design.in_size(), outputs, max(np.dtype(dtype).itemsize for dtype in dtypes)
+    width = max(np.dtype(dtype).itemsize for dtype in dtypes)
+    return example.design.in_size(), num_outputs(data, example), width
 
 
 def _block_memory(side: int, num_samples: int, width: int) -> int:

@@ -16,6 +16,7 @@ from linmodels._arrays import (
     ravel,
     real_array,
     require_finite,
+    size_of,
     unravel,
 )
 from linmodels._likelihoods import AbstractLikelihood, Gaussian
@@ -170,7 +171,7 @@ class Posterior(eqx.Module):
 
     @property
     def _size(self) -> int:
-        return sum(leaf.size for leaf in jax.tree.leaves(self.mean))
+        return size_of(self.mean)
 
     @property
     def _dtype(self) -> Any:

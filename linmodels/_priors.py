@@ -9,7 +9,14 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from linmodels._arrays import DENSE_LIMIT, is_traced, ravel_mask, real_array, require_finite
+from linmodels._arrays import (
+    DENSE_LIMIT,
+    is_traced,
+    ravel_mask,
+    real_array,
+    require_finite,
+    size_of,
+)
 
 
 class GaussianPrior(eqx.Module):
@@ -100,7 +107,7 @@ class GaussianPrior(eqx.Module):
             ValueError: labels are not 0 … L−1, or α has another length.
         """
         if self.groups is None:
-            labels = np.zeros(_size(structure), int)
+            labels = np.zeros(size_of(structure), int)
         else:
             labels = ravel_mask(self.groups, structure, "groups", int)
         count = int(labels.max(initial=0)) + 1
@@ -113,7 +120,7 @@ class GaussianPrior(eqx.Module):
     def flat_mask(self, structure: PyTree) -> np.ndarray:
         """True for unpenalised parameters, (d',)."""
         if self.flat is None:
-            return np.zeros(_size(structure), bool)
+            return np.zeros(size_of(structure), bool)
         return ravel_mask(self.flat, structure, "flat", bool)
 
     def require_fit(self, structure: PyTree) -> None:
@@ -124,7 +131,7 @@ class GaussianPrior(eqx.Module):
         """
         if self.factor is None:
             return
-        size = _size(structure)
+        size = size_of(structure)
         if self.factor.out_size() != size:
             raise ValueError(
                 f"The prior's factor maps onto {self.factor.out_size()} numbers, θ has {size}."
@@ -177,10 +184,6 @@ class GaussianPrior(eqx.Module):
 
 def _any(masked: Any) -> bool:
     return is_traced(masked) or bool(np.isfinite(masked).any())
-
-
-def _size(structure: PyTree) -> int:
-    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(structure))
 
 
 def _checked_alpha(alpha: Any) -> Array:

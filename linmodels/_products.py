@@ -4,19 +4,17 @@ Nothing here is larger than the rows of a batch or a block of parameters, and no
 Vectors x are coordinates of the prior, θ − μ = F α^{-½} x; rows are ravelled outputs.
 """
 
-from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
-import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from linmodels._arrays import ravel, unravel
+from linmodels._arrays import ravel, size_of, unravel
 from linmodels._blocks import times
-from linmodels._observations import Data, Observations
+from linmodels._observations import Batch, Observations
 from linmodels._priors import GaussianPrior
 from linmodels._whitening import (
     RowVectors,
@@ -40,7 +38,7 @@ class Factor(eqx.Module):
         """r."""
         if self.operator is not None:
             return self.operator.in_size()
-        return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.structure))
+        return size_of(self.structure)
 
     def parameters(self, x: Float[Array, " r"]) -> PyTree:
         """F x."""
@@ -128,37 +126,10 @@ class WhitenedDesign(eqx.Module):
         return root[noise_labels(gaussian(data.likelihood), data.targets)]
 
 
-class Batch(NamedTuple):
-    """The arguments that become observations inside jit."""
-
-    observe: Any
-    arguments: Any
-    mask: Any
-    first: Any
-    """index in the data of the first row"""
-
-    def observations(self) -> Observations:
-        """Inside jit: the batch, padding weighted 0."""
-        if self.observe is None:
-            return self.arguments
-        return self.observe(*self.arguments).reweighted(self.mask)
-
-
-def num_batches(data: Data) -> int:
-    """How many batches a pass reads; a lone `Observations` is a batch of one."""
-    return 1 if isinstance(data, Observations) else len(data.batches)
-
-
-def batches(data: Data, chosen: Iterable[int] | None = None) -> Iterator[Batch]:
-    """One pass over the data, or over the chosen batches of it."""
-    chosen = range(num_batches(data)) if chosen is None else chosen
-    if isinstance(data, Observations):
-        yield from (Batch(None, data, None, np.asarray(0)) for _ in chosen)
-        return
-    for index in chosen:
-        arrays, mask = data.padded(index)
-        first = np.asarray(index * data.batch_size)  # an array: a number would compile anew
-        yield Batch(data.observe, (*arrays, *data.shared), mask, first)
+def unit_design(factor: Factor, beta: Any, dtype: Any) -> WhitenedDesign:
+    """√β W₀ on coordinates at α = 1, flat ones free; β may be a mask of noise precisions."""
+    ones = jnp.ones(factor.size, dtype)
+    return WhitenedDesign(factor, ones, jnp.asarray(beta, dtype))
 
 
 @eqx.filter_jit
@@ -166,6 +137,23 @@ def look(batch: Batch, mean: PyTree, num_samples: int, key: Array | None) -> Row
     """Whitened targets and noise of one batch at unit noise."""
     data = batch.observations()
     return row_vectors(data, unexplained(data, mean), batch.first, num_samples, key)
+
+
+@eqx.filter_jit
+def look_at_rows(
+    batch: Batch,
+    design: WhitenedDesign,
+    shift: Float[Array, "1 r"] | None,
+    mean: PyTree,
+    num_samples: int,
+    key: Array | None,
+) -> tuple[RowVectors, Float[Array, "k1 N"]]:
+    """`look`, and noise u and, last, targets √β v − W shift of one batch."""
+    seen, root = look(batch, mean, num_samples, key), jnp.sqrt(design.beta)
+    targets = root[seen.output] * seen.targets
+    if shift is not None:
+        targets = targets - forward(batch, design, shift)[0]
+    return seen, jnp.concatenate([seen.noise.T.astype(targets.dtype), targets[None]])
 
 
 @eqx.filter_jit

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from linmodels._arrays import ravel, require_structure, unravel
+from linmodels._arrays import one_observation, ravel, require_structure, size_of, unravel
 from linmodels._likelihoods import AbstractLikelihood, Gaussian
-from linmodels._observations import Batched, Data, Observations
+from linmodels._observations import Batch, Batched, Data, Observations, batches
 
 
 class WhitenedRows(NamedTuple):
@@ -62,10 +62,8 @@ def whitened_rows(
     if isinstance(data, Observations):
         yield _whiten_alone(data, mean, num_samples, key)
         return
-    for index in range(len(data.batches)):
-        arrays, mask = data.padded(index)
-        first = np.asarray(index * data.batch_size)  # an array: a number would compile anew
-        yield _whiten_batch(data.observe, arrays, mask, data.shared, mean, first, num_samples, key)
+    for batch in batches(data):
+        yield _whiten_batch(batch, mean, num_samples, key)
 
 
 def _whiten_alone(data, mean, num_samples, key) -> WhitenedRows:
@@ -84,9 +82,8 @@ def _whiten_compiled(data, matrix, residual, num_samples, key) -> WhitenedRows:
 
 
 @eqx.filter_jit
-def _whiten_batch(observe, arrays, mask, shared, mean, first, num_samples, key):
-    observations = observe(*arrays, *shared).reweighted(mask)
-    return whiten(observations, mean, first, num_samples, key)
+def _whiten_batch(batch: Batch, mean, num_samples, key) -> WhitenedRows:
+    return whiten(batch.observations(), mean, batch.first, num_samples, key)
 
 
 def whiten(
@@ -166,7 +163,7 @@ def row_noise(
     """
     leaves = jax.tree.leaves(targets)
     if key is None or num_samples == 0:
-        return jnp.zeros((sum(leaf.size for leaf in leaves), 0), jnp.float32)
+        return jnp.zeros((size_of(targets), 0), jnp.float32)
     draws = []
     for number, leaf in enumerate(leaves):
         rows, shape = (leaf.shape[0], leaf.shape[1:]) if leaf.ndim else (1, ())
@@ -213,14 +210,18 @@ def _ranks(likelihood: Gaussian, targets: PyTree, counts: Array) -> tuple[Array,
     output = noise_labels(likelihood, targets)
     if not likelihood.per_output:
         return output, jnp.sum(rank)[None]
-    size = sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(targets))
-    return output, jnp.zeros(size, rank.dtype).at[output].add(rank)
+    return output, jnp.zeros(num_noises(likelihood, targets), rank.dtype).at[output].add(rank)
+
+
+def num_noises(likelihood: Gaussian, targets: PyTree) -> int:
+    """C, the number of noise precisions β_c."""
+    return size_of(one_observation(targets)) if likelihood.per_output else 1
 
 
 def noise_labels(likelihood: Gaussian, targets: PyTree) -> Int[Array, " N"]:
     """Index c of the noise precision β_c that every entry has."""
     if not likelihood.per_output:
-        return jnp.zeros(sum(leaf.size for leaf in jax.tree.leaves(targets)), int)
+        return jnp.zeros(size_of(targets), int)
     start, labels = 0, []
     for leaf in jax.tree.leaves(targets):
         size = int(np.prod(leaf.shape[1:]))

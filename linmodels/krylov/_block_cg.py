@@ -205,26 +205,26 @@ def block_cg(
     callback = callback or (lambda progress: None)
     problem = _Problem(product, rhs, safe_square_sums(rhs), rule, max_passes, callback)
     found = _started(problem, start)
-    if not np.isfinite(safe_square_sums(found.residual)).all():
-        return _solution(problem, found, _NOTHING, RESULTS.non_finite)
-    found, recurrence, result = _restarted_until_met(problem, found)
-    return _solution(problem, found, recurrence, result)
+    progress = _progress(problem, found)
+    if not np.isfinite(progress.residual).all():
+        return _solution(found, progress, _NOTHING, RESULTS.non_finite)
+    return _restarted_until_met(problem, found, progress)
 
 
-def _restarted_until_met(problem: _Problem, found: _Found) -> tuple[_Found, Recurrence, RESULTS]:
-    previous, first = np.inf, _NOTHING
-    while not problem.rule.met(_progress(problem, found)):
+def _restarted_until_met(problem: _Problem, found: _Found, progress: Progress) -> BlockSolution:
+    previous, first, result = np.inf, _NOTHING, None
+    while not problem.rule.met(progress):
+        if result is not None:
+            return _solution(found, progress, first, result)
         run = _run(problem, found)
         first = run.recurrence if first is _NOTHING else first
         found, gained = _verified(problem, found, run, previous)
-        previous = run.total.sum()
-        if problem.rule.met(_progress(problem, found)):
-            break
+        previous, progress = run.total.sum(), _progress(problem, found)
         if not gained:
-            return found, first, RESULTS.stagnated if run.failure is None else run.failure
-        if found.passes >= problem.max_passes:
-            return found, first, RESULTS.max_passes_reached
-    return found, first, RESULTS.successful
+            result = RESULTS.stagnated if run.failure is None else run.failure
+        elif found.passes >= problem.max_passes:
+            result = RESULTS.max_passes_reached
+    return _solution(found, progress, first, RESULTS.successful)
 
 
 _NOTHING = Recurrence(np.zeros((0, 0)), [], [])
@@ -360,9 +360,8 @@ def _measured(rule: AbstractStoppingRule, iterate: Array, residual: Array, rhs: 
 
 
 def _solution(
-    problem: _Problem, found: _Found, recurrence: Recurrence, result: RESULTS
+    found: _Found, progress: Progress, recurrence: Recurrence, result: RESULTS
 ) -> BlockSolution:
-    progress = _progress(problem, found)
     columns = ~np.isfinite(progress.residual)
     value = jnp.where(jnp.asarray(columns)[:, None], jnp.nan, found.iterate)
     if result not in (RESULTS.successful, RESULTS.non_finite):

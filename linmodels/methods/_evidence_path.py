@@ -10,7 +10,7 @@ from linmodels._likelihoods import LOG_2PI
 from linmodels.methods._evidence_terms import EvidenceTerms
 
 GRID = 20
-"""Points a decade on which the maximum is sought before it is refined."""
+"""Points a decade among which the maximum is sought."""
 
 
 class PathPoints(NamedTuple):

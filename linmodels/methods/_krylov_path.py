@@ -56,11 +56,11 @@ class _Monitor:
     def settled(self, ritz: Ritz) -> bool:
         path = path_of(self.model, ritz, dual=self.dual)
         ratio = path.strongest_signal(self.noise_precision)
-        before, self.before = self.before, path
+        before, self.before = self.before, (path, ratio)
         if before is None:
             return False
-        old, new = (p.at(np.ones(1), np.array([ratio])) for p in (before, path))
-        near = abs(np.log(before.strongest_signal(self.noise_precision) / ratio)) < 0.3
+        old, new = (p.at(1.0, ratio) for p in (before[0], path))
+        near = abs(np.log(before[1] / ratio)) < 0.3
         return bool(
             near
             and abs(new.log_evidence - old.log_evidence) <= SHARE * new.log_evidence_error

@@ -1,37 +1,36 @@
 """The passes over the data that come before any hyperparameter."""
 
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree, Real
+from jaxtyping import Array, Float, PyTree
 
+from linmodels._arrays import parameter_structure
 from linmodels._column_squares import column_squares
-from linmodels._observations import Data
+from linmodels._observations import Batch, Data, Observations, batches
 from linmodels._priors import GaussianPrior
 from linmodels._products import (
-    Batch,
     Factor,
     FlatColumns,
-    WhitenedDesign,
     backward,
-    batches,
     factor_of,
-    forward,
     look,
+    look_at_rows,
     normal,
+    unit_design,
 )
-from linmodels.methods._matrix_free import Flats, MatrixFree, Sums, spread
+from linmodels._whitening import gaussian, num_noises
+from linmodels.methods._matrix_free import Flats, MatrixFree, Sums, spread, sum_of
 from linmodels.methods._parameters import drop_rounding, require_identifiable
 
 
 def look_once(
     data: Data,
+    example: Observations,
     prior: GaussianPrior,
-    structure: PyTree,
     num_samples: int,
     key: Array,
     explain: Callable[[int], None],
@@ -40,8 +39,8 @@ def look_once(
 
     Args:
         data: the observations.
+        example: their `example_batch`.
         prior: its g-prior scale, if it has one, is settled here.
-        structure: of θ.
         num_samples: k.
         key: of the noise u, the prior draws z and the g-prior's probes.
         explain: raises the error for a batch that is not finite.
@@ -53,20 +52,24 @@ def look_once(
         ValueError: flat columns that are dependent, a prior that does not fit.
     """
     noise_key, prior_key = jax.random.split(key)
-    flats = _flats(data, prior, structure)
+    structure = parameter_structure(example.design.in_structure())
+    flats = _flats(data, example, prior, structure)
     prior, error = _normalised(data, prior, structure, flats, jax.random.fold_in(key, 3))
     factor = factor_of(prior, structure)
     flats = flats._replace(products=_through(factor, flats.products))
-    sums = _sums(data, prior, factor, flats, num_samples, noise_key, explain)
+    dtype = jnp.result_type(*jax.tree.leaves(example.targets))
+    at = _Look(factor, flats, prior.mean, num_samples, noise_key, dtype)
+    sums = sum_of(at.sums(batch, index, explain) for index, batch in enumerate(batches(data)))
     noise = jax.random.normal(prior_key, (num_samples, factor.size), jnp.float32)
     noise = noise.astype(sums.cross.dtype)
     return MatrixFree(data, prior, factor, sums, flats, noise, noise_key, structure), error
 
 
-def _flats(data: Data, prior: GaussianPrior, structure: PyTree) -> Flats:
+def _flats(data: Data, example: Observations, prior: GaussianPrior, structure: PyTree) -> Flats:
     """Products of flat columns with all columns of R₀Φ, and the targets' regression on them."""
     index = np.flatnonzero(prior.flat_mask(structure))
-    size, count = Factor(None, structure).size, _num_noises(data)
+    raw, count = Factor(None, structure), num_noises(gaussian(example.likelihood), example.targets)
+    size = raw.size
     if not len(index):
         return Flats(index, np.zeros((count, 0, size)), np.zeros(0))
     dtype = jnp.result_type(*jax.tree.leaves(structure))
@@ -74,23 +77,13 @@ def _flats(data: Data, prior: GaussianPrior, structure: PyTree) -> Flats:
     products, cross = np.zeros((count, len(index), size)), np.zeros(len(index))
     for batch in batches(data):
         for c in range(count):
-            design = _raw(structure, np.arange(count) == c, dtype)
+            design = unit_design(raw, np.arange(count) == c, dtype)
             products[c] += np.asarray(normal(batch, design, unit))
         targets = look(batch, prior.mean, 0, None).targets
-        whole = _raw(structure, np.ones(count), dtype)
+        whole = unit_design(raw, np.ones(count), dtype)
         cross += np.asarray(backward(batch, whole, targets[None]))[0, index]
     require_identifiable(products.sum(0)[:, index])
     return Flats(index, products, np.linalg.solve(products.sum(0)[:, index], cross))
-
-
-def _raw(structure: PyTree, beta, dtype) -> WhitenedDesign:
-    factor = Factor(None, structure)
-    return WhitenedDesign(factor, jnp.ones(factor.size, dtype), jnp.asarray(beta, dtype))
-
-
-def _num_noises(data: Data) -> int:
-    """C, from the first batch."""
-    return len(look(next(batches(data)), None, 0, None).rank)
 
 
 def _normalised(
@@ -117,18 +110,6 @@ def _through(factor: Factor, products: Float[np.ndarray, "C f d"]) -> Float[np.n
     return np.asarray(rows, np.float64)
 
 
-def _sums(data, prior, factor, flats, num_samples, noise_key, explain) -> Sums:
-    look_at = _Look(factor, flats, prior.mean, num_samples, noise_key)
-    total = None
-    for index, batch in enumerate(batches(data)):
-        part = look_at.sums(batch)
-        if not all(bool(jnp.isfinite(leaf).all()) for leaf in (part.cross, part.noise_cross)):
-            explain(index)
-        total = part if total is None else jax.tree.map(operator.add, total, part)
-    assert total is not None
-    return total
-
-
 class _Look(NamedTuple):
     """What every batch is looked at with."""
 
@@ -136,32 +117,28 @@ class _Look(NamedTuple):
     flats: Flats
     mean: PyTree
     num_samples: int
-    noise_key: Array | None
+    noise_key: Array
+    dtype: Any
 
-    def design(
-        self, mask: Real[np.ndarray, " C"] | Bool[np.ndarray, " C"], dtype: Any
-    ) -> WhitenedDesign:
-        """W₀ on the rows of some noise precisions."""
-        ones = jnp.ones(self.factor.size, dtype)
-        return WhitenedDesign(self.factor, ones, jnp.asarray(mask, dtype))
-
-    def sums(self, batch: Batch) -> Sums:
+    def sums(self, batch: Batch, index: int, explain: Callable[[int], None]) -> Sums:
         """One batch's part."""
-        seen = look(batch, self.mean, self.num_samples, self.noise_key)
-        count, dtype = len(seen.rank), seen.targets.dtype
-        targets = seen.targets
+        count = len(self.flats.products)
+        shift = None
         if len(self.flats.index):
-            shift = jnp.asarray(spread(self.flats, self.factor.size)[None], dtype)
-            targets = targets - forward(batch, self.design(np.ones(count), dtype), shift)[0]
-        rows = jnp.concatenate([seen.noise.T.astype(dtype), targets[None]])
-        masks = [self.design(np.arange(count) == c, dtype) for c in range(count)]
-        both = jnp.stack([backward(batch, design, rows) for design in masks])
+            shift = jnp.asarray(spread(self.flats, self.factor.size)[None], self.dtype)
+        whole = unit_design(self.factor, np.ones(count), self.dtype)
+        look = self.mean, self.num_samples, self.noise_key
+        seen, rows = look_at_rows(batch, whole, shift, *look)
+        mask = lambda c: unit_design(self.factor, np.arange(count) == c, self.dtype)
+        both = jnp.stack([backward(batch, mask(c), rows) for c in range(count)])
+        if not jnp.isfinite(both).all():
+            explain(index)
         output = np.asarray(seen.output)
         squares = lambda v: np.bincount(output, np.asarray(v, np.float64) ** 2, minlength=count)
         return Sums(
             both[:, -1],
             both[:, :-1],
-            squares(targets),
+            squares(rows[-1]),
             squares(seen.targets),
             np.asarray(seen.rank, np.float64),
             float(seen.log_determinant),

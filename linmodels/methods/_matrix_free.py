@@ -1,5 +1,7 @@
 """Data and prior as products: what a matrix-free method has looked at once."""
 
+import operator
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -9,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from linmodels._observations import batches, num_batches
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._products import (
@@ -16,10 +19,10 @@ from linmodels._products import (
     FlatColumns,
     WhitenedDesign,
     backward,
-    batches,
     forward,
-    look,
+    look_at_rows,
     normal,
+    unit_design,
 )
 
 
@@ -69,7 +72,7 @@ class MatrixFree(eqx.Module):
     flats: Flats
     prior_noise: Float[Array, "k r"]
     """z"""
-    noise_key: Array | None
+    noise_key: Array
     structure: PyTree = eqx.field(static=True)
 
     @cached_property
@@ -108,7 +111,7 @@ class MatrixFree(eqx.Module):
 
     def whole_design(self, beta: Float[np.ndarray, " C"]) -> WhitenedDesign:
         """√β W₀ on coordinates at α = 1, flat ones free."""
-        return WhitenedDesign(self.factor, self._cast(np.ones(self.factor.size)), self._cast(beta))
+        return unit_design(self.factor, beta, self.sums.cross.dtype)
 
     def units(self, design: WhitenedDesign, x: Float[Array, "k r"], cross: Float[Array, "k r"]):
         """Coordinates at α = 1: flat ones by least squares on what the others leave.
@@ -140,9 +143,7 @@ class MatrixFree(eqx.Module):
 
     def backward(self, design: WhitenedDesign, rows: Float[Array, "k N"]) -> Float[Array, "k r"]:
         """Wᵀc in one pass."""
-        if not hasattr(self.data, "batches"):
-            return backward(next(batches(self.data)), design, rows)
-        parts = jnp.split(rows, len(self.data.batches), axis=1)
+        parts = jnp.split(rows, num_batches(self.data), axis=1)
         return sum_of(
             backward(batch, design, part)
             for batch, part in zip(batches(self.data), parts, strict=True)
@@ -154,16 +155,11 @@ class MatrixFree(eqx.Module):
 
     def rows(self, beta: Float[np.ndarray, " C"]) -> Float[Array, "k1 N"]:
         """Noise u and, last, targets √β v of all rows."""
-        whole, blocks = self.whole_design(beta), []
-        shift = self._shift()
-        for batch in batches(self.data):
-            seen = look(batch, self.prior.mean, self.num_samples, self.noise_key)
-            targets = jnp.sqrt(whole.beta)[seen.output] * seen.targets
-            targets = (
-                targets - forward(batch, whole, shift)[0] if len(self.flats.index) else targets
-            )
-            blocks.append(jnp.concatenate([seen.noise.T.astype(targets.dtype), targets[None]]))
-        return jnp.concatenate(blocks, axis=1)
+        whole = self.whole_design(beta)
+        shift = self._shift() if len(self.flats.index) else None
+        look = (self.prior.mean, self.num_samples, self.noise_key)
+        parts = [look_at_rows(batch, whole, shift, *look)[1] for batch in batches(self.data)]
+        return jnp.concatenate(parts, axis=1)
 
     def prior_draws(self) -> Float[Array, "k1 r"]:
         """z, and 0 for the mean."""
@@ -213,10 +209,10 @@ def spread(flats: Flats, size: int) -> Float[np.ndarray, " r"]:
     return result
 
 
-def sum_of(parts: Any) -> Array:
-    """The sum of arrays as they come."""
+def sum_of(parts: Iterable[Any]) -> Any:
+    """The sum of arrays, or of trees of them, as they come."""
     total = None
     for part in parts:
-        total = part if total is None else total + part
+        total = part if total is None else jax.tree.map(operator.add, total, part)
     assert total is not None
     return total

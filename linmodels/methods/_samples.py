@@ -9,7 +9,8 @@ from jaxtyping import Array, Float
 
 from linmodels._blocks import square_sums
 from linmodels._likelihoods import LOG_2PI
-from linmodels._products import backward, batches, forward, look
+from linmodels._observations import batches
+from linmodels._products import backward, forward, look
 from linmodels.effective_dimension import Estimate, SampleNorms, combined
 from linmodels.krylov import AbstractRoot, Recurrence, quadratic_forms
 from linmodels.methods._matrix_free import MatrixFree, spread

@@ -1,12 +1,12 @@
 """What a preconditioner may look at: WᵀW or WWᵀ, from all batches or from some of them."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from linmodels._observations import Data, example_batch
-from linmodels._products import WhitenedDesign, backward, batches, normal, num_batches
+from linmodels._arrays import size_of
+from linmodels._observations import Data, batches, example_batch, num_batches
+from linmodels._products import WhitenedDesign, backward, normal
 from linmodels.krylov import AbstractPreconditioner, Sketchable
 from linmodels.methods._matrix_free import MatrixFree, sum_of
 
@@ -71,5 +71,4 @@ def _signs(key: Array, shape: tuple[int, int], model: MatrixFree) -> Float[Array
 
 def _num_rows(data: Data) -> int:
     """Outputs of a batch, ravelled."""
-    targets = jax.tree.leaves(example_batch(data).targets)
-    return sum(int(np.prod(jnp.shape(leaf))) for leaf in targets)
+    return size_of(example_batch(data).targets)

@@ -1,7 +1,6 @@
 """Matrix-free inference: all deviations and the mean by block conjugate gradients."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -11,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from linmodels._arrays import parameter_structure
+from linmodels._arrays import size_of
 from linmodels._blocks import inner_products, norms, square_sums
-from linmodels._observations import Batched, Data, Observations, example_batch
+from linmodels._observations import Data, Observations, example_batch, num_batches
 from linmodels._priors import GaussianPrior
 from linmodels._products import WhitenedDesign
 from linmodels._whitening import explain_non_finite, gaussian
@@ -95,9 +94,8 @@ class BlockCG(AbstractMethod):
         key = required_key("BlockCG", data, prior, num_samples, key)
         example = example_batch(data)
         learn_noise = gaussian(example.likelihood).learn
-        structure = parameter_structure(example.design.in_structure())
         explain = lambda index: explain_non_finite(data, index)
-        seen, error = look_once(data, prior, structure, num_samples, key, explain)
+        seen, error = look_once(data, example, prior, num_samples, key, explain)
         side, reason = self._choose(data, seen.factor.size, example, error)
         require_batches(self.preconditioner, data, dual=side == "dual")
         tolerance = 1 / (8 * num_samples) if self.tolerance is None else self.tolerance
@@ -106,9 +104,7 @@ class BlockCG(AbstractMethod):
         return BlockSystem(seen.prior, reason, seen, side, learn_noise, *limits, *sketch)
 
     def _choose(self, data: Data, size: int, example: Observations, error: float):
-        outputs = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(example.targets))
-        if isinstance(data, Batched):
-            outputs *= len(data.batches)
+        outputs = size_of(example.targets) * num_batches(data)
         side = self.side or ("primal" if size <= outputs else "dual")
         why = "as asked" if self.side else "the shorter vectors"
         reason = f"block-CG, {side}: {size:,} parameters, {outputs:,} outputs; {why}"
@@ -126,7 +122,7 @@ class Measured(NamedTuple):
     """‖b − Hx‖"""
 
 
-class _PrimalRule(AbstractStoppingRule):
+class PrimalRule(AbstractStoppingRule):
     """Σ‖e_j‖²_H ≤ tolerance · Σ‖Wx_j‖², and the mean's at most a deviation's share of it.
 
     ‖e‖²_H ≤ ‖r‖² as H ≥ 1; the solver's estimate of ‖e‖²_H serves where it is smaller. With a
@@ -248,10 +244,9 @@ class BlockSystem(AbstractSystem):
         log_determinant = log_determinant_of(solution.recurrence, size, root)
         terms = evidence_terms(model, alpha, beta, x, units, log_determinant)
         progress = solution.progress
-        total = max(progress.measure.signal[:-1].sum(), np.finfo(float).tiny)
-        report = report_of(progress.measure, self.tolerance, looked + progress.passes)
-        if self.side == "primal":
-            report = replace(report, estimate=float(progress.error[:-1].sum() / total))
+        error = progress.error if self.side == "primal" else None
+        passes = looked + progress.passes
+        report = report_of(progress.measure, self.tolerance, passes, error)
         return Solution(terms, model.posterior(units), solution.result, report)
 
     def look(self, design: WhitenedDesign) -> tuple[AbstractRoot, int]:
@@ -268,7 +263,7 @@ class BlockSystem(AbstractSystem):
         """(I + WᵀW) x = z + Wᵀu."""
         rhs = self.model.prior_draws() + _pull(design, self.model.crosses(beta))
         product = lambda x: x + self.model.normal(design, x)
-        x, solution = self._block_cg(product, rhs, _PrimalRule(root, self.tolerance), limit)
+        x, solution = self._block_cg(product, rhs, PrimalRule(root, self.tolerance), limit)
         return x, solution, self.model.factor.size - len(self.model.flats.index)
 
     def _dual(self, design: WhitenedDesign, beta: np.ndarray, root: AbstractRoot, limit: int):
@@ -292,11 +287,18 @@ class BlockSystem(AbstractSystem):
         return divide(solution.value), solution
 
 
-def report_of(measured: Measured, tolerance: float, passes: int) -> SolverReport:
-    """What true residuals certify."""
+def report_of(
+    measured: Measured,
+    tolerance: float,
+    passes: int,
+    error: Float[np.ndarray, " k1"] | None = None,
+) -> SolverReport:
+    """What true residuals certify, and what the solver estimates ‖e‖²_H to be, if it does."""
     total = max(measured.signal[:-1].sum(), np.finfo(float).tiny)
-    certificate = float((measured.residual[:-1] ** 2).sum() / total)
-    return SolverReport(passes, certificate, certificate, tolerance, measured.residual)
+    share = lambda squares: float(squares[:-1].sum() / total)
+    certificate = share(measured.residual**2)
+    estimate = certificate if error is None else share(error)
+    return SolverReport(passes, certificate, estimate, tolerance, measured.residual)
 
 
 @eqx.filter_jit

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from linmodels._arrays import is_traced, parameter_structure
-from linmodels._observations import Batched, Data, Observations, example_batch
+from linmodels._observations import Data, Observations, example_batch, num_outputs
 from linmodels._priors import GaussianPrior
 from linmodels._whitening import explain_non_finite, gaussian, whitened_rows
 from linmodels.methods._direct import prepare_traced
@@ -69,9 +69,7 @@ class Exact(AbstractMethod):
 
     def _choose(self, data: Data, example: Observations) -> tuple[str, str]:
         parameters = example.design.in_size()
-        outputs = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(example.targets))
-        if isinstance(data, Batched):
-            outputs = outputs * data.num_observations // data.batch_size
+        outputs = num_outputs(data, example)
         side = self.side or ("primal" if parameters <= outputs else "dual")
         size = parameters if side == "primal" else outputs
         if size > self.max_side:

@@ -37,3 +37,14 @@ def errors(problem, method):
     largest = 1 + np.linalg.norm(given_parts.root @ given_parts.design @ given_parts.spread, 2) ** 2
     rounding = 3 * sum(given_parts.design.shape) * working_epsilon() * largest * size
     return solution, np.sum(left**2, axis=1), rounding
+
+
+def require_terms(terms, exact):
+    """Estimates lie within 5 standard errors of the exact terms; quadratic ones are exact."""
+    close = {"rtol": 1e-3, "atol": 1e-3}
+    np.testing.assert_allclose(terms.group_norm, exact.group_norm, **close)
+    np.testing.assert_allclose(terms.residual, exact.residual, **close)
+    slack = 5 * terms.log_evidence_error + 1e-3 * abs(exact.log_evidence)
+    assert abs(terms.log_evidence - exact.log_evidence) <= slack
+    gap = abs(terms.group_dimension.sum() - exact.group_dimension.sum())
+    assert gap <= 5 * terms.dimension_error + 1e-3
