@@ -263,7 +263,7 @@ def _run(problem: _Problem, found: _Found) -> _Run:
 
 
 def _error(decreases: Float[np.ndarray, "i k"], delay: int) -> Float[np.ndarray, " k"]:
-    """The squared error some steps ago: what has gone since, and a geometric tail.
+    """The squared error a step ago: the tail of a geometric series, from the last decreases.
 
     The rate of the tail is the columns' median: it belongs to the operator more than to them.
     """
@@ -274,7 +274,9 @@ def _error(decreases: Float[np.ndarray, "i k"], delay: int) -> Float[np.ndarray,
     if not (before > 0).any():
         return np.zeros(decreases.shape[1])
     rate = np.median(last[before > 0] / before[before > 0])
-    return np.where(last > 0, last / (1 - rate), 0) if rate < 1 else np.full(len(last), np.inf)
+    if rate >= 1:
+        return np.full(len(last), np.inf)
+    return np.where(last > 0, last * rate ** (1 - 1 / delay) / (1 - rate), 0)
 
 
 def _verified(problem: _Problem, found: _Found, run: _Run, previous: float) -> tuple[_Found, bool]:
@@ -316,9 +318,10 @@ def _advance(
     size = jnp.sqrt(jnp.abs(jnp.diag(curvature)))
     size = jnp.where(size > 0, size, 1)
     lower = jnp.linalg.cholesky(curvature / size / size[:, None])
-    solve = lambda b: jax.scipy.linalg.cho_solve((lower, True), b / size[:, None]) / size[:, None]
-    weights = solve(state.coordinates)
-    basis, coupling = orthonormalised(state.basis - solve(applied))
+    inverse = jax.scipy.linalg.cho_solve((lower, True), jnp.eye(len(size), dtype=size.dtype))
+    inverse = inverse / size / size[:, None]
+    weights = times(inverse, state.coordinates)
+    basis, coupling = orthonormalised(state.basis - times(inverse, applied))
     following = state._replace(
         change=state.change + times(weights.T, state.search),
         basis=basis,
@@ -329,7 +332,8 @@ def _advance(
     decrease = jnp.sum(state.coordinates * weights, axis=0)
     measure = rule.measure(_iterate(following), state.scale[:, None] * residual, rhs)
     sound = jnp.isfinite(lower).all() & jnp.isfinite(coupling).all()
-    return following, _Step(curvature, coupling, decrease, square_sums(residual), measure, sound)
+    squares = square_sums(following.coordinates.T)
+    return following, _Step(curvature, coupling, decrease, squares, measure, sound)
 
 
 def _iterate(state: _State) -> Float[Array, "k d"]:
