@@ -144,16 +144,13 @@ def look_at_rows(
     batch: Batch,
     design: WhitenedDesign,
     shift: Float[Array, "1 r"] | None,
-    mean: PyTree,
-    num_samples: int,
-    key: Array | None,
-) -> tuple[RowVectors, Float[Array, "k1 N"]]:
-    """`look`, and noise u and, last, targets √β v − W shift of one batch."""
-    seen, root = look(batch, mean, num_samples, key), jnp.sqrt(design.beta)
-    targets = root[seen.output] * seen.targets
+    seen: RowVectors,
+) -> Float[Array, "k1 N"]:
+    """Noise u and, last, targets √β v − W shift of one batch."""
+    targets = jnp.sqrt(design.beta)[seen.output] * seen.targets
     if shift is not None:
         targets = targets - forward(batch, design, shift)[0]
-    return seen, jnp.concatenate([seen.noise.T.astype(targets.dtype), targets[None]])
+    return jnp.concatenate([seen.noise.T.astype(targets.dtype), targets[None]])
 
 
 @eqx.filter_jit

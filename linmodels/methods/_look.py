@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -127,19 +128,26 @@ class _Look(NamedTuple):
         if len(self.flats.index):
             shift = jnp.asarray(spread(self.flats, self.factor.size)[None], self.dtype)
         whole = unit_design(self.factor, np.ones(count), self.dtype)
-        look = self.mean, self.num_samples, self.noise_key
-        seen, rows = look_at_rows(batch, whole, shift, *look)
-        mask = lambda c: unit_design(self.factor, np.arange(count) == c, self.dtype)
-        both = jnp.stack([backward(batch, mask(c), rows) for c in range(count)])
-        if not jnp.isfinite(both).all():
+        seen = look(batch, self.mean, self.num_samples, self.noise_key)
+        rows = look_at_rows(batch, whole, shift, seen)
+        noise, targets, finite = _crosses(batch, self.factor, rows, count)
+        if not finite:
             explain(index)
         output = np.asarray(seen.output)
         squares = lambda v: np.bincount(output, np.asarray(v, np.float64) ** 2, minlength=count)
         return Sums(
-            both[:, -1],
-            both[:, :-1],
+            targets,
+            noise,
             squares(rows[-1]),
             squares(seen.targets),
             np.asarray(seen.rank, np.float64),
             float(seen.log_determinant),
         )
+
+
+@eqx.filter_jit
+def _crosses(batch: Batch, factor: Factor, rows: Float[Array, "k1 N"], count: int):
+    """W₀ᵀ of noise (C, k, r) and targets (C, r) by noise precision, and whether all are finite."""
+    mask = lambda c: unit_design(factor, jnp.arange(count) == c, rows.dtype)
+    both = jnp.stack([backward(batch, mask(c), rows) for c in range(count)])
+    return both[:, :-1], both[:, -1], jnp.isfinite(both).all()

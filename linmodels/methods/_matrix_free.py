@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from linmodels._observations import batches, num_batches
+from linmodels._observations import Batch, batches, num_batches
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._products import (
@@ -20,10 +20,12 @@ from linmodels._products import (
     WhitenedDesign,
     backward,
     forward,
+    look,
     look_at_rows,
     normal,
     unit_design,
 )
+from linmodels._whitening import RowVectors
 
 
 class Sums(NamedTuple):
@@ -157,14 +159,18 @@ class MatrixFree(eqx.Module):
         """Noise u and, last, targets √β v of all rows."""
         whole = self.whole_design(beta)
         shift = self._shift() if len(self.flats.index) else None
-        look = (self.prior.mean, self.num_samples, self.noise_key)
-        parts = [look_at_rows(batch, whole, shift, *look)[1] for batch in batches(self.data)]
-        return jnp.concatenate(parts, axis=1)
+        parts = [
+            look_at_rows(batch, whole, shift, self.look(batch)) for batch in batches(self.data)
+        ]
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+
+    def look(self, batch: Batch) -> RowVectors:
+        """Whitened targets and noise of one batch at unit noise."""
+        return look(batch, self.prior.mean, self.num_samples, self.noise_key)
 
     def prior_draws(self) -> Float[Array, "k1 r"]:
         """z, and 0 for the mean."""
-        free = jnp.asarray(~self.flat, self.prior_noise.dtype)
-        return jnp.concatenate([self.prior_noise * free, jnp.zeros((1, len(free)), free.dtype)])
+        return _prior_draws(self.prior_noise, jnp.asarray(~self.flat))
 
     def posterior(self, units: Float[Array, "k1 r"]) -> Posterior:
         """The posterior of θ from coordinates at α = 1 of the deviations and, last, of the mean."""
@@ -184,6 +190,11 @@ def _parameters(factor: Factor, units: Array, shift: Array, mean: PyTree) -> tup
     if mean is not None:
         centre = jax.tree.map(jnp.add, centre, mean)
     return centre, jax.vmap(factor.parameters)(units[:-1])
+
+
+@jax.jit
+def _prior_draws(noise: Array, free: Array) -> Array:
+    return jnp.concatenate([noise * free, jnp.zeros((1, len(free)), noise.dtype)])
 
 
 @eqx.filter_jit

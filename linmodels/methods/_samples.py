@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 
 from linmodels._blocks import square_sums
 from linmodels._likelihoods import LOG_2PI
-from linmodels._observations import batches
-from linmodels._products import backward, forward, look
+from linmodels._observations import Batch, batches
+from linmodels._products import WhitenedDesign, backward, forward
 from linmodels.effective_dimension import Estimate, SampleNorms, combined
 from linmodels.krylov import AbstractRoot, Recurrence, quadratic_forms
 from linmodels.methods._matrix_free import MatrixFree, spread
@@ -80,14 +80,12 @@ def _row_sums(model: MatrixFree, beta: np.ndarray, units: Float[Array, "k1 r"]) 
     count, k = len(beta), model.num_samples
     signal, noise, rank, residual = (np.zeros(s) for s in ((k, count), (k, count), count, count))
     whole, shift = model.whole_design(beta), spread(model.flats, model.factor.size)
-    units, pulled = units.at[-1].add(jnp.asarray(shift, units.dtype)), None
+    shift, pulled = jnp.asarray(shift, units.dtype), None
     for batch in batches(model.data):
-        seen = look(batch, model.prior.mean, k, model.noise_key)
+        seen = model.look(batch)
         output, targets = np.asarray(seen.output), np.asarray(seen.targets, np.float64)
-        products = forward(batch, whole, units)
-        if model.groups[1] > 1:
-            part = backward(batch, whole, products[:-1])
-            pulled = part if pulled is None else pulled + part
+        products, part = _row_products(batch, whole, units, shift, pull=model.groups[1] > 1)
+        pulled = part if pulled is None else pulled + part
         products = np.asarray(products, np.float64)
         left = np.asarray(seen.noise, np.float64).T - products[:-1]
         for c in range(count):
@@ -97,6 +95,15 @@ def _row_sums(model: MatrixFree, beta: np.ndarray, units: Float[Array, "k1 r"]) 
             rank[c] += mine.sum()
             residual[c] += np.sum((targets[mine] - products[-1, mine] / np.sqrt(beta[c])) ** 2)
     return _Rows(signal, noise, rank, residual, pulled)
+
+
+@eqx.filter_jit
+def _row_products(
+    batch: Batch, design: WhitenedDesign, units: Array, shift: Array, *, pull: bool
+) -> tuple[Array, Array | None]:
+    """√β W₀ of the deviations and of the mean + shift; and √β W₀ᵀ of those, deviations only."""
+    products = forward(batch, design, units.at[-1].add(shift))
+    return products, backward(batch, design, products[:-1]) if pull else None
 
 
 def _output_dimensions(rows: _Rows) -> Float[np.ndarray, " C"]:
