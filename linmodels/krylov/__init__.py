@@ -1,13 +1,13 @@
 """Krylov methods for symmetric operators known by products with blocks of vectors."""
 
+from linmodels.krylov._bidiagonal import Ritz as Ritz
+from linmodels.krylov._bidiagonal import bidiagonalise as bidiagonalise
 from linmodels.krylov._block_cg import AbstractStoppingRule as AbstractStoppingRule
 from linmodels.krylov._block_cg import BlockSolution as BlockSolution
 from linmodels.krylov._block_cg import Progress as Progress
 from linmodels.krylov._block_cg import Recurrence as Recurrence
 from linmodels.krylov._block_cg import RelativeResidual as RelativeResidual
 from linmodels.krylov._block_cg import block_cg as block_cg
-from linmodels.krylov._block_lanczos import Ritz as Ritz
-from linmodels.krylov._block_lanczos import block_lanczos as block_lanczos
 from linmodels.krylov._preconditioners import AbstractPreconditioner as AbstractPreconditioner
 from linmodels.krylov._preconditioners import AbstractRoot as AbstractRoot
 from linmodels.krylov._preconditioners import DiagonalRoot as DiagonalRoot
@@ -35,7 +35,7 @@ __all__ = [
     "RelativeResidual",
     "Ritz",
     "Sketchable",
+    "bidiagonalise",
     "block_cg",
-    "block_lanczos",
     "quadratic_forms",
 ]

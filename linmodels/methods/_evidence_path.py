@@ -98,13 +98,14 @@ class EvidencePath(eqx.Module):
     def strongest_signal(self, noise_precision: float | None) -> float:
         """ρ = β/α where the evidence is largest, β known or, where None, at its best for each ρ.
 
-        Without a maximum it is the smallest or the largest ρ that the eigenvalues tell from 0 or ∞.
+        Without a maximum it is the smallest or the largest ρ that the eigenvalues tell from 0 or ∞;
+        1 where they are all 0, or the targets.
         """
         largest = self.eigenvalues.max(initial=0.0)
-        if largest <= 0:
+        if largest <= 0 or self.squares.sum() + self.remainder <= 0:
             return 1.0
-        # Beyond a millionth of the largest, values from a float32 Krylov space are rounding.
-        smallest = self.eigenvalues[self.eigenvalues > 1e-6 * largest].min()
+        # Far below the largest, values from a float32 Krylov space are rounding.
+        smallest = self.eigenvalues[self.eigenvalues > 1e-9 * largest].min()
         decades = np.log10(1e4 * largest / smallest)
         ratios = np.geomspace(1e-4 / largest, 1 / smallest, int(GRID * decades))
         left = 1 / (1 + ratios[:, None] * self.eigenvalues) @ self.squares + self.remainder

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -155,18 +155,20 @@ class MatrixFree(eqx.Module):
         """WWᵀc in two half passes."""
         return self.forward(design, self.backward(design, rows))
 
-    def rows(self, beta: Float[np.ndarray, " C"]) -> Float[Array, "k1 N"]:
-        """Noise u and, last, targets √β v of all rows."""
+    def rows(
+        self, beta: Float[np.ndarray, " C"], num_samples: int | None = None
+    ) -> Float[Array, "k1 N"]:
+        """Noise u and, last, targets √β v of all rows; another u for another number than k."""
         whole = self.whole_design(beta)
         shift = self._shift() if len(self.flats.index) else None
-        parts = [
-            look_at_rows(batch, whole, shift, self.look(batch)) for batch in batches(self.data)
-        ]
+        look = partial(self.look, num_samples=num_samples)
+        parts = [look_at_rows(batch, whole, shift, look(batch)) for batch in batches(self.data)]
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
 
-    def look(self, batch: Batch) -> RowVectors:
+    def look(self, batch: Batch, num_samples: int | None = None) -> RowVectors:
         """Whitened targets and noise of one batch at unit noise."""
-        return look(batch, self.prior.mean, self.num_samples, self.noise_key)
+        count = self.num_samples if num_samples is None else num_samples
+        return look(batch, self.prior.mean, count, self.noise_key)
 
     def prior_draws(self) -> Float[Array, "k1 r"]:
         """z, and 0 for the mean."""

@@ -18,6 +18,9 @@ from linmodels.methods._method import EvidenceTerms
 
 _combined = eqx.filter_jit(combined)  # in one piece: twenty small compilations less
 
+ROUNDING = 4
+"""Spacings of the largest eigenvalue that rounding may make of none."""
+
 
 class _Rows(NamedTuple):
     """Sums over rows at the solution, for every noise precision."""
@@ -134,23 +137,33 @@ def _group_dimensions(
     return np.clip(dimensions, 0, sizes), float(total.standard_error)
 
 
-def log_determinant_of(recurrence: Recurrence, size: int, root: AbstractRoot) -> Estimate:
+def log_determinant_of(
+    recurrence: Recurrence, size: int, root: AbstractRoot, epsilon: float
+) -> Estimate:
     """log det H from the solve of Hx = g_j for g_j of covariance H and, last, the mean.
 
     gᵀH⁻¹log(H) g has mean log det H, and gᵀH⁻¹g, of known mean, takes most of its noise: the
     estimator `combined` with the eigenvalues' logarithms in place of their shrinkage. With a
     preconditioner the same holds of P^{-½}HP^{-½} and P^{-½}g, and log det P is added.
 
+    Eigenvalues of M below `ROUNDING` spacings of the largest may be nothing but rounding, so what
+    they add is in the error.
+
     Args:
         recurrence: of the solve, with the preconditioner folded in.
         size: side of H.
         root: P^{½}.
+        epsilon: spacing of the dtype that the solve was done in.
     """
     smallest = 1 / root.largest
-    logs = quadratic_forms(
-        recurrence, lambda h: np.log(np.maximum(h, smallest)) / np.maximum(h, smallest)
-    )
-    known = quadratic_forms(recurrence, lambda h: 1 / np.maximum(h, smallest))
+    inverse = lambda h: 1 / np.maximum(h, smallest)
+    logs = quadratic_forms(recurrence, lambda h: -np.log(inverse(h)) * inverse(h))
+    known = quadratic_forms(recurrence, inverse)
     draws = jnp.asarray(logs[:-1]), jnp.asarray((known - logs)[:-1])
     estimate = _combined(SampleNorms(*draws, size, np.inf, least=-root.log_determinant))
-    return estimate._replace(value=estimate.value + root.log_determinant)
+    within = lambda h: h <= smallest + ROUNDING * epsilon * h.max()
+    excess = lambda h: np.where(within(h), -np.log(smallest * inverse(h)) * inverse(h), 0)
+    doubtful = quadratic_forms(recurrence, excess)[:-1].mean()
+    return Estimate(
+        estimate.value + root.log_determinant, jnp.hypot(estimate.standard_error, doubtful)
+    )

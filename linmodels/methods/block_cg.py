@@ -44,6 +44,8 @@ from linmodels.methods._sketch import require_batches, sketchable
 
 MAX_PROBES = 16
 """Random vectors of the evidence path: they give γ to √(2/(16 γ)), 4 % where γ is 100."""
+PROBE_ENTRIES = 2**28
+"""Largest block of them, fewer vectors where there are more outputs: 1 GiB in float32."""
 
 
 class BlockCG(AbstractMethod):
@@ -221,14 +223,11 @@ class BlockSystem(AbstractSystem):
         """The evidence at every α and noise precision, from one block Krylov space."""
         model, one = self.model, np.ones(1)
         require_one_each(model.groups[1], len(model.sums.rank))
-        design, dual = model.design(one, one), self.side == "dual"
-        rows = model.rows(one) if dual else _pull(design, model.crosses(one))
-        start = jnp.concatenate([rows[: min(MAX_PROBES, model.num_samples)], rows[-1:]])
+        fitting = max(PROBE_ENTRIES // int(model.sums.rank[0] + 1), 2)
         return krylov_path(
             model,
-            start,
-            lambda x: model.outward(design, x) if dual else model.normal(design, x),
-            dual=dual,
+            model.design(one, one),
+            model.rows(one, min(MAX_PROBES, model.num_samples, fitting)),
             noise_precision=None if self.learn_noise else 1.0,
             max_passes=self.max_passes,
         )
@@ -241,8 +240,14 @@ class BlockSystem(AbstractSystem):
         solve = self._primal if self.side == "primal" else self._dual
         x, solution, size = solve(design, beta, root, max(self.max_passes - looked, 1))
         units = model.units(design, x, model.crosses(beta))
-        log_determinant = log_determinant_of(solution.recurrence, size, root)
+        epsilon = float(jnp.finfo(x.dtype).eps)
+        log_determinant = log_determinant_of(solution.recurrence, size, root, epsilon)
         terms = evidence_terms(model, alpha, beta, x, units, log_determinant)
+        if "path" in vars(self):  # it is there already, and knows the evidence better
+            best = self.path.evaluate(alpha, beta)
+            terms = terms._replace(
+                log_evidence=best.log_evidence, log_evidence_error=best.log_evidence_error
+            )
         progress = solution.progress
         error = progress.error if self.side == "primal" else None
         passes = looked + progress.passes

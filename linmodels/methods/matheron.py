@@ -1,5 +1,6 @@
 """Matheron's rule: prior draws corrected on the outputs' side, by any lineax solver."""
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -15,7 +16,7 @@ from linmodels._priors import GaussianPrior
 from linmodels._products import WhitenedDesign
 from linmodels._results import RESULTS
 from linmodels.effective_dimension import Estimate, SampleNorms, combined
-from linmodels.krylov import AbstractPreconditioner, AbstractRoot, IdentityRoot, Ritz, block_lanczos
+from linmodels.krylov import AbstractPreconditioner, AbstractRoot, IdentityRoot, Ritz, bidiagonalise
 from linmodels.methods._evidence_path import EvidencePath
 from linmodels.methods._krylov_path import SHARE
 from linmodels.methods._method import (
@@ -46,7 +47,7 @@ class Matheron(AbstractMethod):
     which may be singular and is never inverted. All k deviations and the mean are solved side by
     side. For a lone `Observations` with fewer outputs than parameters; `BlockCG` does the same for
     data in batches, with all right-hand sides in one Krylov space. The log determinant comes from
-    block Lanczos quadrature.
+    block Gauss quadrature.
 
     Args:
         linear_solver: of a positive definite system, such as `lineax.CG` or `lineax.Cholesky`; it
@@ -144,7 +145,7 @@ class MatheronSystem(AbstractSystem):
         return self.dual.path
 
     def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> Solution:
-        """The posterior by Matheron's rule, the log determinant by block Lanczos."""
+        """The posterior by Matheron's rule, the log determinant by block bidiagonalisation."""
         alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
         model, tolerance = self.dual.model, self.dual.tolerance
         design = model.design(alpha, beta)
@@ -158,9 +159,9 @@ class MatheronSystem(AbstractSystem):
         measured = jax.tree.map(_float64, rule.measure(c, residual, rhs))
         x = start + model.backward(design, c)
         units = model.units(design, x, model.crosses(beta))
-        log_determinant, lanczos = self._log_determinant(design, rows)
+        log_determinant, passes = self._log_determinant(design, rows)
         terms = evidence_terms(model, alpha, beta, x, units, log_determinant)
-        report = report_of(measured, tolerance, looked + steps + 1 + lanczos)
+        report = report_of(measured, tolerance, looked + steps + 1 + passes)
         result = _verdict(claim, measured, tolerance)
         return Solution(terms, model.posterior(units), result, report)
 
@@ -178,8 +179,9 @@ class MatheronSystem(AbstractSystem):
             old, new = before[-2:]
             return bool(abs(new.value - old.value) <= SHARE * new.standard_error)
 
-        outward = lambda c: self.dual.model.outward(design, c)
-        ritz = block_lanczos(outward, probes, settled, max_passes=self.dual.max_passes)
+        model = self.dual.model
+        forward, backward = partial(model.forward, design), partial(model.backward, design)
+        ritz = bidiagonalise(forward, backward, probes, settled, max_passes=self.dual.max_passes)
         return _log_determinant_of(ritz, rows.shape[1]), ritz.passes
 
 

@@ -1,0 +1,141 @@
+"""Block Golub-Kahan bidiagonalisation: one Krylov space that serves every function of WWᵀ."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from linmodels._blocks import gram, orthonormalised, times, unit_scales
+from linmodels.krylov._block_cg import Product
+
+NEGLIGIBLE = 100
+"""Directions below this many spacings of the largest singular value are rounding."""
+LOOKS = 1.2
+"""Ratio of the numbers of passes between looks at the Ritz values."""
+
+
+class Ritz(NamedTuple):
+    """Ritz values of WWᵀ, and the measure that every start vector puts on them.
+
+    gᵀf(WWᵀ)g ≈ Σ_i weights_i f(values_i) for each start vector g: Gauss quadrature.
+    """
+
+    values: Float[np.ndarray, " s"]
+    weights: Float[np.ndarray, "k s"]
+    passes: int
+    exhausted: bool
+    """whether the space is invariant, so that the quadrature is exact"""
+
+
+class _Blocks(NamedTuple):
+    """B, of blocks A_iᵀ on the diagonal and B_i below, in bases that start from C₀ᵀU₁."""
+
+    start: Float[np.ndarray, "q k"]
+    diagonal: list[Float[np.ndarray, "q q"]]
+    below: list[Float[np.ndarray, "q q"]]
+
+
+def bidiagonalise(
+    forward: Product,
+    backward: Product,
+    start: Float[Array, "k N"],
+    settled: Callable[[Ritz], bool],
+    *,
+    max_passes: int = 200,
+) -> Ritz:
+    """Ritz values of WWᵀ in the block Krylov space of `start`, as squares of singular values.
+
+    With blocks of rows, U_i W = A_iᵀV_i + B_{i−1}V_{i−1} and V_i Wᵀ = A_iU_i + B_iᵀU_{i+1} (Golub &
+    Kahan 1965; Golub, Luk & Overton 1981). Singular values come out to ε σ_max, so that values far
+    below ε λ_max are known, as they are not from products with WWᵀ. The shorter of the two bases is
+    kept and orthogonalised against twice (memory: passes · k · min(N, d)), which makes up for the
+    other (Barlow 2013); directions that are rounding become zero vectors, and an empty block ends
+    the space.
+
+    Args:
+        forward: W times every vector of a block.
+        backward: Wᵀ times every vector of a block; one of each is one pass.
+        start: g_1 … g_k.
+        settled: whether the quadrature will do; asked at passes that grow by a fifth.
+        max_passes: passes before stopping all the same.
+    """
+    scale = unit_scales(start)
+    u, coordinates = _started(start, scale.astype(start.dtype))
+    blocks = _Blocks(np.asarray(coordinates, np.float64) * scale, [], [])
+    pulled = backward(u)
+    keeps_u = u.shape[1] <= pulled.shape[1]
+    kept: list[Array] = []
+    largest, next_look = 0.0, 2
+    while True:
+        largest = max(largest, float(_largest(pulled)))
+        floor = jnp.asarray(NEGLIGIBLE * jnp.finfo(u.dtype).eps * largest, u.dtype)
+        v, diagonal = _directions(pulled, [] if keeps_u else kept, floor)
+        kept.append(u if keeps_u else v)
+        blocks.diagonal.append(np.asarray(diagonal, np.float64))
+        passes = len(blocks.diagonal)
+        if passes >= min(next_look, max_passes):
+            ritz = Ritz(*_ritz(blocks), passes, exhausted=False)
+            if settled(ritz) or passes >= max_passes:
+                return ritz
+            next_look = int(np.ceil(LOOKS * passes))
+        left = _less(forward(v), diagonal, u)
+        u, below = _directions(left, kept if keeps_u else [], floor)
+        blocks.below.append(np.asarray(below, np.float64))
+        if not blocks.below[-1].any():
+            return Ritz(*_ritz(blocks), passes, exhausted=True)
+        pulled = _less(backward(u), below, v)
+
+
+@eqx.filter_jit
+def _started(start: Array, scale: Any) -> tuple[Array, Array]:
+    return orthonormalised(start / scale[:, None])
+
+
+@eqx.filter_jit
+def _largest(block: Array) -> Array:
+    """The largest singular value."""
+    return jnp.sqrt(jnp.linalg.eigvalsh(gram(block, block))[-1])
+
+
+@eqx.filter_jit
+def _less(block: Array, coordinates: Array, basis: Array) -> Array:
+    return block - times(coordinates, basis)
+
+
+def _directions(block: Array, kept: list[Array], floor: Array) -> tuple[Array, Array]:
+    """Basis and coordinates of what a block has beyond those kept."""
+    for _ in range(2):
+        for earlier in kept:
+            block = _without(block, earlier)
+    return _new_directions(block, floor)
+
+
+@eqx.filter_jit
+def _without(block: Array, earlier: Array) -> Array:
+    return block - times(gram(block, earlier), earlier)
+
+
+@eqx.filter_jit
+def _new_directions(block: Array, floor: Array) -> tuple[Array, Array]:
+    """An orthonormal basis of a block, and coordinates; singular values below floor become 0."""
+    basis, coordinates = orthonormalised(block)
+    left, sizes, right = jnp.linalg.svd(coordinates, full_matrices=False)
+    kept = sizes > floor
+    basis = jnp.where(kept[:, None], times(left.T, basis), 0)
+    return basis, jnp.where(kept[:, None], sizes[:, None] * right, 0)
+
+
+def _ritz(blocks: _Blocks) -> tuple[np.ndarray, np.ndarray]:
+    """From BBᵀ in float64, which is as good as the singular values of a float32 B."""
+    rows = np.cumsum([0] + [diagonal.shape[1] for diagonal in blocks.diagonal])
+    columns = np.cumsum([0] + [diagonal.shape[0] for diagonal in blocks.diagonal])
+    matrix = np.zeros((rows[-1], columns[-1]))
+    for i, diagonal in enumerate(blocks.diagonal):
+        matrix[rows[i] : rows[i + 1], columns[i] : columns[i + 1]] = diagonal.T
+    for i, below in enumerate(blocks.below[: len(blocks.diagonal) - 1]):
+        matrix[rows[i + 1] : rows[i + 2], columns[i] : columns[i + 1]] = below
+    values, vectors = np.linalg.eigh(matrix @ matrix.T)
+    return np.maximum(values, 0), (blocks.start.T @ vectors[: rows[1]]) ** 2
