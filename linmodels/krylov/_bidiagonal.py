@@ -20,7 +20,8 @@ LOOKS = 1.2
 class Ritz(NamedTuple):
     """Ritz values of WWᵀ, and the measure that every start vector puts on them.
 
-    gᵀf(WWᵀ)g ≈ Σ_i weights_i f(values_i) for each start vector g: Gauss quadrature.
+    gᵀf(WWᵀ)g ≈ Σ_i weights_i f(values_i) for each start vector g: Gauss-Radau quadrature with
+    nodes at 0, where whatever Wᵀ annihilates belongs (none where the space is exhausted).
     """
 
     values: Float[np.ndarray, " s"]
@@ -75,17 +76,15 @@ def bidiagonalise(
         v, diagonal = _directions(pulled, [] if keeps_u else kept, floor)
         kept.append(u if keeps_u else v)
         blocks.diagonal.append(np.asarray(diagonal, np.float64))
-        passes = len(blocks.diagonal)
-        if passes >= min(next_look, max_passes):
-            ritz = Ritz(*_ritz(blocks), passes, exhausted=False)
-            if settled(ritz) or passes >= max_passes:
-                return ritz
-            next_look = int(np.ceil(LOOKS * passes))
         left = _less(forward(v), diagonal, u)
         u, below = _directions(left, kept if keeps_u else [], floor)
         blocks.below.append(np.asarray(below, np.float64))
-        if not blocks.below[-1].any():
-            return Ritz(*_ritz(blocks), passes, exhausted=True)
+        passes, exhausted = len(blocks.diagonal), not blocks.below[-1].any()
+        if exhausted or passes >= min(next_look, max_passes):
+            ritz = Ritz(*_ritz(blocks), passes, exhausted)
+            if exhausted or settled(ritz) or passes >= max_passes:
+                return ritz
+            next_look = int(np.ceil(LOOKS * passes))
         pulled = _less(backward(u), below, v)
 
 
@@ -130,12 +129,16 @@ def _new_directions(block: Array, floor: Array) -> tuple[Array, Array]:
 
 def _ritz(blocks: _Blocks) -> tuple[np.ndarray, np.ndarray]:
     """From BBᵀ in float64, which is as good as the singular values of a float32 B."""
-    rows = np.cumsum([0] + [diagonal.shape[1] for diagonal in blocks.diagonal])
+    last = blocks.below[-1][blocks.below[-1].any(axis=1)]
+    sizes = [diagonal.shape[1] for diagonal in blocks.diagonal] + [len(last)]
+    rows = np.cumsum([0, *sizes])
     columns = np.cumsum([0] + [diagonal.shape[0] for diagonal in blocks.diagonal])
     matrix = np.zeros((rows[-1], columns[-1]))
-    for i, diagonal in enumerate(blocks.diagonal):
-        matrix[rows[i] : rows[i + 1], columns[i] : columns[i + 1]] = diagonal.T
-    for i, below in enumerate(blocks.below[: len(blocks.diagonal) - 1]):
-        matrix[rows[i + 1] : rows[i + 2], columns[i] : columns[i + 1]] = below
+    for i, (diagonal, below) in enumerate(
+        zip(blocks.diagonal, [*blocks.below[:-1], last], strict=True)
+    ):
+        column = slice(columns[i], columns[i + 1])
+        matrix[rows[i] : rows[i + 1], column] = diagonal.T
+        matrix[rows[i + 1] : rows[i + 2], column] = below
     values, vectors = np.linalg.eigh(matrix @ matrix.T)
     return np.maximum(values, 0), (blocks.start.T @ vectors[: rows[1]]) ** 2

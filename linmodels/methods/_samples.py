@@ -5,7 +5,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from linmodels._blocks import square_sums
 from linmodels._likelihoods import LOG_2PI
@@ -81,23 +81,28 @@ def evidence_terms(
 
 def _row_sums(model: MatrixFree, beta: np.ndarray, units: Float[Array, "k1 r"]) -> _Rows:
     count, k = len(beta), model.num_samples
-    signal, noise, rank, residual = (np.zeros(s) for s in ((k, count), (k, count), count, count))
+    signal, noise, rank, residual = (np.zeros(s) for s in ((count, k), (count, k), count, count))
     whole, shift = model.whole_design(beta), spread(model.flats, model.factor.size)
     shift, pulled = jnp.asarray(shift, units.dtype), None
     for batch in batches(model.data):
         seen = model.look(batch)
-        output, targets = np.asarray(seen.output), np.asarray(seen.targets, np.float64)
         products, part = _row_products(batch, whole, units, shift, pull=model.groups[1] > 1)
         pulled = part if pulled is None else pulled + part
-        products = np.asarray(products, np.float64)
-        left = np.asarray(seen.noise, np.float64).T - products[:-1]
-        for c in range(count):
-            mine = output == c
-            signal[:, c] += np.sum(products[:-1, mine] ** 2, axis=1)
-            noise[:, c] += np.sum(left[:, mine] ** 2, axis=1)
-            rank[c] += mine.sum()
-            residual[c] += np.sum((targets[mine] - products[-1, mine] / np.sqrt(beta[c])) ** 2)
-    return _Rows(signal, noise, rank, residual, pulled)
+        output, products = np.asarray(seen.output), np.asarray(products)
+        signal += _square_sums(products[:-1], output, count)
+        noise += _square_sums(np.asarray(seen.noise).T - products[:-1], output, count)
+        rank += np.bincount(output, minlength=count)
+        left = np.asarray(seen.targets, np.float64) - products[-1] / np.sqrt(beta)[output]
+        residual += np.bincount(output, left**2, minlength=count)
+    return _Rows(signal.T, noise.T, rank, residual, pulled)
+
+
+def _square_sums(
+    rows: Float[np.ndarray, "k N"], output: Int[np.ndarray, " N"], count: int
+) -> Float[np.ndarray, "C k"]:
+    """‖·‖² in float64 over the entries of every noise precision."""
+    parts = [rows] if count == 1 else [rows[:, output == c] for c in range(count)]
+    return np.stack([np.einsum("kn,kn->k", part, part, dtype=np.float64) for part in parts])
 
 
 @eqx.filter_jit
