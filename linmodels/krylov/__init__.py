@@ -1,5 +1,6 @@
 """Krylov methods for symmetric operators known by products with blocks of vectors."""
 
+from linmodels.krylov._bidiagonal import Quadrature as Quadrature
 from linmodels.krylov._bidiagonal import Ritz as Ritz
 from linmodels.krylov._bidiagonal import bidiagonalise as bidiagonalise
 from linmodels.krylov._block_cg import AbstractStoppingRule as AbstractStoppingRule
@@ -30,6 +31,7 @@ __all__ = [
     "LowRankRoot",
     "Nystrom",
     "Progress",
+    "Quadrature",
     "RandomisedEigen",
     "Recurrence",
     "RelativeResidual",

@@ -17,6 +17,13 @@ LOOKS = 1.2
 """Ratio of the numbers of passes between looks at the Ritz values."""
 
 
+class Quadrature(NamedTuple):
+    """gᵀf(WWᵀ)g ≈ Σ_i weights_i f(values_i)."""
+
+    values: Float[np.ndarray, " s"]
+    weights: Float[np.ndarray, "k s"]
+
+
 class Ritz(NamedTuple):
     """Ritz values of WWᵀ, and the measure that every start vector puts on them.
 
@@ -29,6 +36,8 @@ class Ritz(NamedTuple):
     passes: int
     exhausted: bool
     """whether the space is invariant, so that the quadrature is exact"""
+    gauss: Quadrature
+    """without nodes at 0: it errs to the other side for functions such as log(1 + λ), λ/(1 + λ)"""
 
 
 class _Blocks(NamedTuple):
@@ -81,7 +90,9 @@ def bidiagonalise(
         blocks.below.append(np.asarray(below, np.float64))
         passes, exhausted = len(blocks.diagonal), not blocks.below[-1].any()
         if exhausted or passes >= min(next_look, max_passes):
-            ritz = Ritz(*_ritz(blocks), passes, exhausted)
+            radau = _quadrature(blocks, last=True)
+            gauss = radau if exhausted else _quadrature(blocks, last=False)
+            ritz = Ritz(*radau, passes, exhausted, gauss)
             if exhausted or settled(ritz) or passes >= max_passes:
                 return ritz
             next_look = int(np.ceil(LOOKS * passes))
@@ -127,18 +138,21 @@ def _new_directions(block: Array, floor: Array) -> tuple[Array, Array]:
     return basis, jnp.where(kept[:, None], sizes[:, None] * right, 0)
 
 
-def _ritz(blocks: _Blocks) -> tuple[np.ndarray, np.ndarray]:
-    """From BBᵀ in float64, which is as good as the singular values of a float32 B."""
-    last = blocks.below[-1][blocks.below[-1].any(axis=1)]
-    sizes = [diagonal.shape[1] for diagonal in blocks.diagonal] + [len(last)]
+def _quadrature(blocks: _Blocks, *, last: bool) -> Quadrature:
+    """From BBᵀ in float64, which is as good as the singular values of a float32 B.
+
+    With the last block below the diagonal B has more rows than columns, and BBᵀ a null space.
+    """
+    tail = blocks.below[-1][blocks.below[-1].any(axis=1) & last]
+    sizes = [diagonal.shape[1] for diagonal in blocks.diagonal] + [len(tail)]
     rows = np.cumsum([0, *sizes])
     columns = np.cumsum([0] + [diagonal.shape[0] for diagonal in blocks.diagonal])
     matrix = np.zeros((rows[-1], columns[-1]))
     for i, (diagonal, below) in enumerate(
-        zip(blocks.diagonal, [*blocks.below[:-1], last], strict=True)
+        zip(blocks.diagonal, [*blocks.below[:-1], tail], strict=True)
     ):
         column = slice(columns[i], columns[i + 1])
         matrix[rows[i] : rows[i + 1], column] = diagonal.T
         matrix[rows[i + 1] : rows[i + 2], column] = below
     values, vectors = np.linalg.eigh(matrix @ matrix.T)
-    return np.maximum(values, 0), (blocks.start.T @ vectors[: rows[1]]) ** 2
+    return Quadrature(np.maximum(values, 0), (blocks.start.T @ vectors[: rows[1]]) ** 2)

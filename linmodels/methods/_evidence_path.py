@@ -48,6 +48,8 @@ class EvidencePath(eqx.Module):
         multiplicities: of every λ_i by every probe, (p, s); None where each counts once.
         passes: products of a block with the data that it took.
         settled: whether more passes would change the maximum by less than its standard error.
+        opposite: the path by a quadrature that errs to the other side: how far it is apart is part
+            of the standard errors, so that they hold at every α and β; None where exact.
     """
 
     eigenvalues: Float[np.ndarray, " s"]
@@ -60,6 +62,7 @@ class EvidencePath(eqx.Module):
     multiplicities: Float[np.ndarray, "p s"] | None = None
     passes: int = 0
     settled: bool = True
+    opposite: "EvidencePath | None" = None
 
     def at(self, alpha: Any, noise_precision: Any) -> PathPoints:
         """The evidence at pairs of α and β: numbers or arrays that broadcast to (g,)."""
@@ -79,8 +82,12 @@ class EvidencePath(eqx.Module):
             - log_determinant
             - self.flat_log_determinant
         )
-        errors = 0.5 * log_determinant_error, dimension_error
-        return PathPoints(log_evidence, dimension, norm, residual, *errors)
+        evidence_error = 0.5 * log_determinant_error
+        if self.opposite is not None:
+            opposite = self.opposite.at(alpha, beta)
+            evidence_error = np.hypot(evidence_error, opposite.log_evidence - log_evidence)
+            dimension_error = np.hypot(dimension_error, opposite.effective_dimension - dimension)
+        return PathPoints(log_evidence, dimension, norm, residual, evidence_error, dimension_error)
 
     def evaluate(self, alpha: Float[np.ndarray, " 1"], beta: Float[np.ndarray, " 1"]):
         """The evidence terms at α (1,) and β (1,)."""

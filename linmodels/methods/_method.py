@@ -25,7 +25,7 @@ class SolverReport(eqx.Module):
     Attributes:
         passes: products of the whole block with the data.
         certificate: upper bound on ε², from true residuals.
-        estimate: of ε² for the iterates some steps earlier; the certificate where there is none.
+        estimate: of ε², from how the last steps lowered it; the certificate where that is smaller.
         tolerance: what ε² was to reach.
         residuals: ‖b − Hx‖ of every deviation and, last, of the mean, (k + 1,).
     """

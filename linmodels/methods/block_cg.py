@@ -302,7 +302,7 @@ def report_of(
     total = max(measured.signal[:-1].sum(), np.finfo(float).tiny)
     share = lambda squares: float(squares[:-1].sum() / total)
     certificate = share(measured.residual**2)
-    estimate = certificate if error is None else share(error)
+    estimate = certificate if error is None else min(certificate, share(error))
     return SolverReport(passes, certificate, estimate, tolerance, measured.residual)
 
 
