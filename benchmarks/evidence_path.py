@@ -131,7 +131,8 @@ NOTES = """
 α and log det(I + WᵀW) at the maximum of a path from one Krylov space with 16 probes, medians of 5
 keys, against the exact ones; vector-passes: products with WᵀW times vectors. EM: steps by solves of
 16 samples and the mean until two steps leave α within 5 % of the exact one, which only an oracle
-knows; it starts a decade below. Where γ is small, the probes' own noise, √(2/(16 γ)), is what is left.
+knows; it starts a decade below. Where γ is small, what is left is the noise of the probes,
+√(2/(16 γ)).
 """
 
 

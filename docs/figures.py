@@ -226,7 +226,7 @@ def followed(data: lm.Observations, samples: int, shown: int) -> Solve:
 def evidence_path() -> Figure:
     """Evidence and effective dimension at every α from one Krylov space, over the exact ones."""
     data = regression(600, 400, decay=1.0, strength=1.0)
-    alpha = np.geomspace(1e-2, 1e3, 61)
+    alpha = np.geomspace(5e-2, 1e3, 61)
     exact = lm.evidence_path(data, lm.GaussianPrior(), method=lm.Exact(), num_samples=0)
     path = lm.evidence_path(data, lm.GaussianPrior(), method=lm.BlockCG(), num_samples=16, key=KEY)
     right, found = exact.at(alpha, 1.0), path.at(alpha, 1.0)
