@@ -13,7 +13,7 @@ from linmodels._infer import Fit, finish, require_arguments
 from linmodels._likelihoods import Gaussian
 from linmodels._m_step import MAX_RATIO, RUNAWAY, Hyperparameters, flags, mackay
 from linmodels._observations import Data, example_batch, require_untraced
-from linmodels._plan import plan
+from linmodels._plan import Plan, plan
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS
 from linmodels._whitening import gaussian
@@ -94,7 +94,10 @@ def maximise_evidence(
     prior = GaussianPrior.g_prior() if prior is None else prior
     if is_traced(prior):
         raise ValueError("maximise_evidence is a Python loop: call it outside jit and grad.")
-    method = plan(data, num_samples).method if method is None else method
+    chosen = None
+    if method is None:
+        chosen = plan(data, prior, num_samples)
+        method = chosen.method
     likelihood = gaussian(example_batch(data).likelihood)
     system = method.prepare(data, prior, num_samples=num_samples, key=key)
     scales = system.scales()
@@ -106,7 +109,7 @@ def maximise_evidence(
         if callback is not None:
             callback(state)
     learned = scales, likelihood.learn
-    return _finish(data, method, system, *learned, update, state, tolerance, throw)
+    return _finish(data, (method, chosen), system, *learned, update, state, tolerance, throw)
 
 
 def _start(
@@ -217,7 +220,7 @@ def _step(
 
 def _finish(
     data: Data,
-    method: AbstractMethod,
+    chosen: tuple[AbstractMethod, Plan | None],
     system: AbstractSystem,
     scales: Scales,
     learn_noise: bool,
@@ -235,8 +238,9 @@ def _finish(
     )
     return finish(
         data,
-        method,
+        chosen[0],
         system.reason,
+        chosen[1],
         system.prior.with_alpha(state.alpha if grouped else state.alpha[0]),
         state.noise_precision,
         system.solve(*found),

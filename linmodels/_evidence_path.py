@@ -42,6 +42,6 @@ def evidence_path(
     """
     require_arguments(data, prior, method, num_samples, key)
     require_untraced(data, "evidence_path")
-    method = plan(data, num_samples).method if method is None else method
+    method = plan(data, prior, num_samples).method if method is None else method
     prior = GaussianPrior.g_prior() if prior is None else prior
     return method.prepare(data, prior, num_samples=num_samples, key=key).path

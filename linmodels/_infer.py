@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 from linmodels._arrays import is_traced, parameter_structure, require_single_key
 from linmodels._likelihoods import Gaussian
 from linmodels._observations import Batched, Data, Observations, example_batch
-from linmodels._plan import plan
+from linmodels._plan import Plan, plan
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS, Flag
@@ -38,6 +38,7 @@ class Fit(eqx.Module):
         log_evidence_error: standard error of `log_evidence`; 0 where the method is exact.
         effective_dimension_error: standard error of `effective_dimension`; likewise.
         solver: how well an iterative method has solved; None where the method is exact.
+        plan: what `plan` expected of the method that it chose; None where the caller chose.
     """
 
     posterior: Posterior
@@ -55,6 +56,7 @@ class Fit(eqx.Module):
     log_evidence_error: Float[Any, ""] = 0.0
     effective_dimension_error: Float[Any, ""] = 0.0
     solver: SolverReport | None = None
+    plan: Plan | None = eqx.field(static=True, default=None)
 
 
 class FitError(RuntimeError):
@@ -109,13 +111,17 @@ def infer(
         )
     if likelihood.learn:
         raise ValueError("The noise precision is unknown: give it, or use maximise_evidence.")
-    method = plan(data, num_samples).method if method is None else method
+    chosen = None
+    if method is None:
+        chosen = plan(data, prior, num_samples)
+        method = chosen.method
     system = method.prepare(data, prior, num_samples=num_samples, key=key)
     alpha = _per_group(prior, parameter_structure(example.design.in_structure()))
     beta = np.ones(1)
     solution = system.solve(alpha, beta)
     settled = system.prior.with_alpha(prior.alpha)
-    return finish(data, method, system.reason, settled, beta, solution, throw=throw)
+    about = method, system.reason, chosen
+    return finish(data, *about, settled, beta, solution, throw=throw)
 
 
 def log_evidence(
@@ -139,6 +145,7 @@ def finish(
     data: Data,
     method: AbstractMethod,
     reason: str,
+    chosen: Plan | None,
     prior: GaussianPrior,
     noise_scale: Float[np.ndarray, " C"],
     solution: Solution,
@@ -174,6 +181,7 @@ def finish(
         jnp.asarray(terms.log_evidence_error, dtype),
         jnp.asarray(terms.dimension_error, dtype),
         solution.report,
+        chosen,
     )
     if throw and not is_traced(evidence) and result != RESULTS.successful:
         raise FitError(f"{RESULTS[result]} The fit as it is: `error.fit`, or throw=False.", fit)

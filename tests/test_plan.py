@@ -42,6 +42,53 @@ def test_batches_count_all_rows():
     assert "5,000 outputs" in chosen.reason
 
 
+def test_a_fit_keeps_the_plan_that_it_followed():
+    x = jnp.linspace(-1, 1, 20)[:, None]
+    observed = lm.Observations(lx.MatrixLinearOperator(x), x[:, 0], lm.Gaussian(4.0))
+    fits = [
+        lm.infer(observed, lm.GaussianPrior(1.0), method=method, num_samples=0)
+        for method in (None, lm.Exact())
+    ]
+    assert fits[0].plan == lm.plan(observed, num_samples=0)
+    assert fits[1].plan is None
+    assert fits[0].plan.cost == "1 pass, about 40 bytes beside the data, less than a second"
+    assert str(fits[0].plan) == f"{fits[0].plan.reason}; {fits[0].plan.cost}"
+
+
+SPECTRA = {
+    "1e5/i": lambda i: 1e5 / i,
+    "1e3/i": lambda i: 1e3 / i,
+    "1e5/i²": lambda i: 1e5 / i**2,
+    "constant": lambda i: 1e3 * i**0,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spectrum", SPECTRA.values(), ids=SPECTRA)
+@pytest.mark.parametrize("num_samples", [16, 64])
+def test_passes_within_a_factor_of_two(spectrum, num_samples):
+    """A probe foresees what block-CG takes; the last check of the residual may be in it or not."""
+    values = spectrum(np.arange(1.0, 4_501.0))
+    rng = np.random.default_rng(0)
+    targets = np.sqrt(values) * rng.standard_normal(len(values)) + rng.standard_normal(len(values))
+    design = lx.DiagonalLinearOperator(jnp.asarray(np.sqrt(values), jnp.float32))
+    observed = lm.Observations(design, jnp.asarray(targets, jnp.float32), lm.Gaussian(1.0))
+    prior, keys = lm.GaussianPrior(1.0), jax.random.split(jax.random.key(0))
+    chosen = lm.plan(observed, prior, num_samples, key=keys[0])
+    fit = lm.infer(observed, prior, num_samples=num_samples, key=keys[1], throw=False)
+    assert fit.solver.passes / 2 - 1 <= chosen.passes <= 2 * fit.solver.passes
+    assert chosen.seconds > 0
+
+
+@pytest.mark.slow
+def test_several_strengths_are_not_probed():
+    observed = data(5_000, 4_500)
+    prior = lm.GaussianPrior(groups=np.arange(4_500) % 2)
+    chosen = lm.plan(observed, prior, key=jax.random.key(0))
+    assert chosen.passes is None
+    assert "pass" not in str(chosen)
+
+
 def test_without_samples_only_exact_is_left():
     assert isinstance(lm.plan(data(5_000, 5_000), num_samples=0).method, lm.Exact)
 

@@ -78,6 +78,7 @@ def fit_rows(rows: EncodedRows, encoding: Encoding, num_samples: int, seed: int)
     report = lambda state: progress.show(
         f"step {state.step}, log evidence {state.log_evidence:,.1f}"
     )
+    progress.show(str(lm.plan(data, prior, num_samples)))
     key = jax.random.key(seed)
     try:
         return lm.maximise_evidence(data, prior, num_samples=num_samples, key=key, callback=report)

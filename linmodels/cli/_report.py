@@ -70,6 +70,8 @@ def settings(
         ("effective dimension", f"{float(fit.effective_dimension):,.1f} of {parameters:,}"),
         ("log evidence", f"{evidence:,.1f} (found in {fit.steps} steps)"),
     ]
+    if fit.plan is not None:
+        lines.insert(1, ("expected", fit.plan.cost))
     return lines + [("note", str(flag)) for flag in fit.flags]
 
 

@@ -87,7 +87,7 @@ def _row_sums(model: MatrixFree, beta: np.ndarray, units: Float[Array, "k1 r"]) 
     for batch in batches(model.data):
         seen = model.look(batch)
         products, part = _row_products(batch, whole, units, shift, pull=model.groups[1] > 1)
-        pulled = part if pulled is None else pulled + part
+        pulled = part if pulled is None or part is None else pulled + part
         output, products = np.asarray(seen.output), np.asarray(products)
         signal += _square_sums(products[:-1], output, count)
         noise += _square_sums(np.asarray(seen.noise).T - products[:-1], output, count)

@@ -199,23 +199,24 @@ class BlockSystem(AbstractSystem):
 
     def evaluate(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> EvidenceTerms:
         """The evidence and its terms: from the path for one of each, else from a solve."""
-        if self._has_path:
+        if self.has_path:
             return self.path.evaluate(alpha, beta)
         return self.solve(alpha, beta).terms
 
     @property
     def settled(self) -> bool:
         """Whether the path, if there is one, has settled within `max_passes`."""
-        return not self._has_path or self.path.settled
+        return not self.has_path or self.path.settled
 
     def resolution(self, terms: EvidenceTerms) -> float:
         """A tenth of the relative standard error of γ; the path is smooth."""
-        if self._has_path:
+        if self.has_path:
             return 0.0
         return 0.1 * float(terms.dimension_error / max(terms.group_dimension.sum(), 1e-300))
 
     @property
-    def _has_path(self) -> bool:
+    def has_path(self) -> bool:
+        """Whether one α and one noise precision make a path."""
         return self.model.groups[1] == len(self.model.sums.rank) == 1
 
     @cached_property

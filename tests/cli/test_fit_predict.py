@@ -41,6 +41,7 @@ def test_the_report_says_what_was_found(frame, write, capsys):
     assert main(["fit", str(table), "--target", "price", "--holdout", "0.2"]) == 0
     output = capsys.readouterr().out
     assert value(output, "method").startswith("exact, primal")
+    assert value(output, "expected").startswith("1 pass, about ")
     assert float(value(output, "noise std").split()[0]) == pytest.approx(0.5, rel=0.15)
     assert re.match(r"\d+\.\d of 37$", value(output, "effective dimension"))
     assert "when.hour (24), when.weekday (7)" in output
