@@ -75,6 +75,7 @@ def test_learning(size):
     np.testing.assert_allclose(split.log_evidence, whole.log_evidence, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_leave_one_out():
     """The same formula from the same fit, row by row: 64 ε beside numbers of order one."""
     given = problem()

@@ -103,6 +103,7 @@ def check_densities(got, targets, residual, noisy, mean_error, covariance_error)
     assert (abs(got_marginal - marginal) <= bound + worst + 8 * working_epsilon()).all()
 
 
+@pytest.mark.slow
 @given(problem=problems(TWO, PRIORS, ("scalar",), (None,)))
 def test_summary_and_contrasts(problem):
     assume(well_posed(problem))

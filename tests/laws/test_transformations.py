@@ -73,7 +73,10 @@ def solve(layout, side, arrays):
     return posterior.mean, posterior.deviations, fit.log_evidence, fit.effective_dimension
 
 
-@pytest.mark.parametrize(("side", "kind"), [("primal", "everything"), ("dual", "dense")])
+@pytest.mark.parametrize(
+    ("side", "kind"),
+    [pytest.param("primal", "everything", marks=pytest.mark.slow), ("dual", "dense")],
+)
 def test_vmap_is_a_loop(side, kind):
     """Over targets, weights, precisions and α at once."""
     layout = Layout(9, 1, 4, "scalar", kind)

@@ -12,7 +12,7 @@ from matfree import decomp, funm, stochtrace
 
 import linmodels as lm
 
-pytestmark = pytest.mark.law
+pytestmark = [pytest.mark.law, pytest.mark.slow]
 
 SIZE, ALPHA, BETA = 200, 2.0, 3.0
 ROWS = {"tall": 500, "wide": 100}
@@ -28,16 +28,7 @@ That is the spread of leave-one-out values as if they were independent, which th
 """
 FUNCTIONS = {"dimension": lambda h: 1 - 1 / h, "log det": jnp.log}
 """f, with γ and log det H = Σ f(1 + λ)"""
-CASES = [
-    pytest.param(shape, side, id=f"{shape}-{side}", marks=marks)
-    for shape, side, marks in [
-        ("tall", "primal", ()),
-        # Each compiles for some seconds.
-        ("tall", "dual", pytest.mark.slow),
-        ("wide", "primal", pytest.mark.slow),
-        ("wide", "dual", pytest.mark.slow),
-    ]
-]
+CASES = [(shape, side) for shape in ("tall", "wide") for side in ("primal", "dual")]
 
 
 class Problem(NamedTuple):
@@ -127,7 +118,7 @@ def probing_error(shape, quantity, count):
 
 
 @pytest.mark.parametrize("quantity", FUNCTIONS)
-@pytest.mark.parametrize("shape", ["tall", pytest.param("wide", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shape", ["tall", "wide"])
 def test_xtrace_is_a_sharp_reference(shape, quantity):
     """Within 4 errors of the truth, and sharper than Gaussian probes are with as many products."""
     estimate = xtrace(shape, quantity)
@@ -157,7 +148,6 @@ def test_deviations(shape, side):
     require_agreement(shape, "log det", estimate, np.sqrt(2 * controlled / NUM_SAMPLES))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "side"), CASES)
 def test_block_krylov_quadrature(shape, side):
     """The evidence path at the strengths given, from another Krylov space than the solve's."""
