@@ -33,7 +33,7 @@ class Plan(NamedTuple):
         method: of inference.
         reason: why it was chosen, for people.
         side: "primal" (blocks of parameters) or "dual" (of outputs).
-        memory: expected peak beside the data, in bytes.
+        memory: expected peak beside the data, in bytes; for block-CG a rough guess.
         passes: products with the data, each with all samples, that a solve is expected to take;
             None where only a probe could tell.
         seconds: that a fit is expected to take, without compilation; None as `passes`.
@@ -127,7 +127,7 @@ def flops_per_second() -> float:
     times = []
     for _ in range(3):
         start = time.perf_counter()
-        matrix @ matrix
+        np.matmul(matrix, matrix)
         times.append(time.perf_counter() - start)
     return 2 * len(matrix) ** 3 / min(times)
 

@@ -127,8 +127,9 @@ class EvidencePath(eqx.Module):
             return values.sum(1), np.zeros(len(values))
         draws = values @ self.multiplicities.T
         count = draws.shape[1]
-        error = draws.std(1, ddof=1) / np.sqrt(count) if count > 1 else np.full(len(draws), np.inf)
-        return draws.mean(1), error
+        if count == 1:  # uᵀf(K)u has variance 2 Σ f(λ_i)²
+            return draws[:, 0], np.sqrt(2 * (values**2 @ self.multiplicities[0]))
+        return draws.mean(1), draws.std(1, ddof=1) / np.sqrt(count)
 
 
 def require_one_each(num_groups: int, num_noises: int) -> None:

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from linmodels._arrays import size_of
 from linmodels._blocks import inner_products, norms, square_sums
-from linmodels._observations import Data, Observations, example_batch, num_batches
+from linmodels._observations import Data, Observations, example_batch, num_outputs
 from linmodels._priors import GaussianPrior
 from linmodels._products import WhitenedDesign
 from linmodels._whitening import explain_non_finite, gaussian
@@ -106,7 +105,7 @@ class BlockCG(AbstractMethod):
         return BlockSystem(seen.prior, reason, seen, side, learn_noise, *limits, *sketch)
 
     def _choose(self, data: Data, size: int, example: Observations, error: float):
-        outputs = size_of(example.targets) * num_batches(data)
+        outputs = num_outputs(data, example)
         side = self.side or ("primal" if size <= outputs else "dual")
         why = "as asked" if self.side else "the shorter vectors"
         reason = f"block-CG, {side}: {size:,} parameters, {outputs:,} outputs; {why}"
@@ -224,7 +223,8 @@ class BlockSystem(AbstractSystem):
         """The evidence at every α and noise precision, from one block Krylov space."""
         model, one = self.model, np.ones(1)
         require_one_each(model.groups[1], len(model.sums.rank))
-        fitting = max(PROBE_ENTRIES // int(model.sums.rank[0] + 1), 2)
+        outputs = num_outputs(model.data, example_batch(model.data))
+        fitting = max(PROBE_ENTRIES // outputs, 2)
         return krylov_path(
             model,
             model.design(one, one),

@@ -140,6 +140,20 @@ def test_several_strengths_have_no_path():
             lm.evidence_path(data, believed, method=method, key=jax.random.key(0))
 
 
+def test_one_probe_knows_its_error():
+    """Var uᵀSu = 2 Σ s²: γ within 5 standard errors, which are finite."""
+    scale = jnp.linspace(0.5, 5.0, 30)
+    data = lm.Observations(lx.DiagonalLinearOperator(scale), scale)
+    path = lm.evidence_path(
+        data, lm.GaussianPrior(), method=lm.BlockCG(), num_samples=1, key=jax.random.key(0)
+    )
+    point = path.at(2.0, 1.0)
+    shrunk = np.asarray(scale**2 / (2 + scale**2), np.float64)
+    # One draw knows its own variance to about a factor of two here.
+    assert 0.5 < point.effective_dimension_error / np.sqrt(2 * np.sum(shrunk**2)) < 2
+    assert abs(point.effective_dimension - shrunk.sum()) <= 5 * point.effective_dimension_error
+
+
 @pytest.mark.slow
 def test_a_path_that_has_not_settled_is_said():
     """Three passes do not tell a spectrum over six decades."""
