@@ -245,7 +245,8 @@ def test_too_few_passes_raise_with_the_fit():
     assert caught.value.fit.solver.passes == 3
 
 
-@pytest.mark.parametrize("size", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [4, 1])
 def test_batches_of_any_size_draw_the_same(size):
     """10 rows: the noise follows the row, and padding changes nothing."""
     rng = np.random.default_rng(6)

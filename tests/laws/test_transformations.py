@@ -37,6 +37,7 @@ def gradient(layout, arrays):
     return jax.grad(lambda a: evidence(layout, a))(arrays)
 
 
+@pytest.mark.slow
 @given(problem=problems(TWO, **KINDS))
 def test_gradient_of_the_evidence(problem):
     """∂y: −Br; ∂α: ½(γ − ‖x̄‖²)/α; ∂b: ½(N − γ − ‖r‖²_B)/b, γ of all parameters."""
