@@ -168,8 +168,10 @@ def _rehearsed(path: EvidencePath, ratio: float, num_samples: int) -> int:
 def _spectrum(path: EvidencePath) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
     """Eigenvalues, and how many each stands for: the largest one by one, then in geometric bins."""
     assert path.multiplicities is not None
-    seen = path.eigenvalues > 1e-9 * path.eigenvalues.max(initial=0.0)
-    values, counts = path.eigenvalues[seen][::-1], path.multiplicities.mean(0)[seen][::-1]
+    order = np.argsort(-path.eigenvalues)
+    values, counts = path.eigenvalues[order], path.multiplicities.mean(0)[order]
+    seen = values > 1e-9 * values.max(initial=0.0)
+    values, counts = values[seen], counts[seen]
     if not len(values):
         return np.zeros(1), np.ones(1)
     ends = np.cumsum(counts)

@@ -139,7 +139,7 @@ def _new_directions(block: Array, floor: Array) -> tuple[Array, Array]:
 
 
 def _quadrature(blocks: _Blocks, *, last: bool) -> Quadrature:
-    """From BBᵀ in float64, which is as good as the singular values of a float32 B.
+    """From the singular values of B in float64.
 
     With the last block below the diagonal B has more rows than columns, and BBᵀ a null space.
     """
@@ -154,5 +154,7 @@ def _quadrature(blocks: _Blocks, *, last: bool) -> Quadrature:
         column = slice(columns[i], columns[i + 1])
         matrix[rows[i] : rows[i + 1], column] = diagonal.T
         matrix[rows[i + 1] : rows[i + 2], column] = below
-    values, vectors = np.linalg.eigh(matrix @ matrix.T)
-    return Quadrature(np.maximum(values, 0), (blocks.start.T @ vectors[: rows[1]]) ** 2)
+    vectors, singular, _ = np.linalg.svd(matrix)
+    values = np.zeros(len(matrix))
+    values[: len(singular)] = singular**2
+    return Quadrature(values, (blocks.start.T @ vectors[: rows[1]]) ** 2)
