@@ -8,8 +8,9 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
+from linmodels._arguments import require_arguments
 from linmodels._arrays import is_traced
-from linmodels._infer import Fit, finish, require_arguments
+from linmodels._infer import Fit, finish
 from linmodels._likelihoods import Gaussian
 from linmodels._m_step import MAX_RATIO, RUNAWAY, Hyperparameters, flags, mackay
 from linmodels._observations import Data, example_batch, require_untraced

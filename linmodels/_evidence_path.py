@@ -2,7 +2,7 @@
 
 from jaxtyping import Array
 
-from linmodels._infer import require_arguments
+from linmodels._arguments import require_arguments
 from linmodels._observations import Data, require_untraced
 from linmodels._plan import plan
 from linmodels._priors import GaussianPrior

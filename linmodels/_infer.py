@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from linmodels._arrays import is_traced, parameter_structure, require_single_key
+from linmodels._arguments import require_arguments
+from linmodels._arrays import is_traced, parameter_structure
 from linmodels._likelihoods import Gaussian
-from linmodels._observations import Batched, Data, Observations, example_batch
+from linmodels._observations import Data, example_batch
 from linmodels._plan import Plan, plan
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
@@ -96,6 +97,7 @@ def infer(
         FitError: the posterior is not finite and `throw`.
 
     >>> import jax.numpy as jnp, lineax as lx
+    >>> from linmodels import Observations
     >>> design = lx.MatrixLinearOperator(jnp.array([[1.0], [2.0]]))
     >>> data = Observations(design, jnp.array([1.0, 1.0]), Gaussian(1.0))
     >>> fit = infer(data, GaussianPrior(1.0), num_samples=0)
@@ -133,6 +135,7 @@ def log_evidence(
         ValueError: as `infer`.
 
     >>> import jax.numpy as jnp, lineax as lx
+    >>> from linmodels import Observations
     >>> design = lx.MatrixLinearOperator(jnp.array([[1.0], [2.0]]))
     >>> data = Observations(design, jnp.array([1.0, 1.0]), Gaussian(1.0))
     >>> round(float(log_evidence(data, GaussianPrior(1.0))), 4)
@@ -186,26 +189,6 @@ def finish(
     if throw and not is_traced(evidence) and result != RESULTS.successful:
         raise FitError(f"{RESULTS[result]} The fit as it is: `error.fit`, or throw=False.", fit)
     return fit
-
-
-def require_arguments(data: Any, prior: Any, method: Any, num_samples: Any, key: Any) -> None:
-    """Refuses arguments of the wrong kind, draws without a key, and a negative number of them.
-
-    Raises:
-        ValueError: as said.
-    """
-    if not isinstance(data, Observations | Batched):
-        raise ValueError(f"data must be Observations or Batched, got {type(data).__name__}.")
-    if not isinstance(prior, GaussianPrior | None):
-        raise ValueError(f"prior must be a GaussianPrior, got {prior!r}.")
-    if not isinstance(method, AbstractMethod | None):
-        raise ValueError(f"method must be one such as Exact(), got {method!r}.")
-    if not isinstance(num_samples, int | np.integer) or num_samples < 0:
-        raise ValueError(f"num_samples must be an integer of at least 0, got {num_samples!r}.")
-    if num_samples > 0 and key is None:
-        raise ValueError("Drawing deviations needs key=jax.random.key(…); or pass num_samples=0.")
-    if key is not None:
-        require_single_key(key)
 
 
 def _per_group(prior: GaussianPrior, structure: PyTree) -> Any:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from linmodels._arguments import require_kinds
 from linmodels._observations import Data, batches, example_batch, num_outputs
 from linmodels._priors import GaussianPrior
 from linmodels._products import normal
@@ -36,7 +37,8 @@ class Plan(NamedTuple):
         memory: expected peak beside the data, in bytes; for block-CG a rough guess.
         passes: products with the data, each with all samples, that a solve is expected to take;
             None where only a probe could tell.
-        seconds: that a fit is expected to take, without compilation; None as `passes`.
+        seconds: that a solve is expected to take, without compilation; None as `passes`. Learning
+            several strengths takes a solve a step.
     """
 
     method: AbstractMethod
@@ -80,7 +82,7 @@ def plan(
         key: of the probe; no products without it.
 
     Raises:
-        ValueError: with a key, as `BlockCG.prepare`.
+        ValueError: arguments of the wrong kind; with a key, as `BlockCG.prepare`.
 
     >>> import jax.numpy as jnp, lineax as lx
     >>> from linmodels import Observations
@@ -88,6 +90,7 @@ def plan(
     >>> print(plan(data).reason)
     exact on the primal side: 3 parameters, 50 outputs, of which the smaller is at most 4,000
     """
+    require_kinds(data, prior, None, num_samples, key)
     parameters, outputs, width = _sizes(data)
     side = "primal" if parameters <= outputs else "dual"
     smaller, larger = sorted((parameters, outputs))

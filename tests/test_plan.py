@@ -34,6 +34,19 @@ def test_method_and_side(n, d, kind, side):
     assert chosen.memory > 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((np.ones((3, 2)),), "data must be Observations or Batched, got ndarray"),
+        ((data(3, 2), 1.0), "prior must be a GaussianPrior, got 1.0"),
+        ((data(3, 2), None, -1), "num_samples must be an integer of at least 0, got -1"),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        lm.plan.__wrapped__(*arguments)  # without the types that tests enforce
+
+
 def test_batches_count_all_rows():
     rows = lm.RowSlices(np.ones((5_000, 3), np.float32), batch_size=1_000)
     batched = lm.Batched(rows, lambda x: data(len(x), 4_500))
