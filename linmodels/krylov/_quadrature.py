@@ -13,12 +13,12 @@ MAX_SIDE = 3_000
 
 def quadratic_forms(
     recurrence: Recurrence, function: Callable[[np.ndarray], np.ndarray]
-) -> Float[np.ndarray, " k"]:
+) -> Float[np.ndarray, "k ..."]:
     """rᵀ f(H) r of every start vector r, from eᵀ f(T) e with the block tridiagonal T.
 
     Args:
         recurrence: of a solve of H.
-        function: f, on arrays of eigenvalues.
+        function: f, on arrays of eigenvalues (s,); (s, m) for m functions at once.
     """
     values, vectors = np.linalg.eigh(tridiagonal(recurrence))
     weights = recurrence.start.T @ vectors[: len(recurrence.start)]

@@ -39,7 +39,8 @@ def krylov_path(
     forward, backward = partial(model.forward, design), partial(model.backward, design)
     settled = lambda ritz: _is_settled(path_of(model, ritz), noise_precision)
     ritz = bidiagonalise(forward, backward, rows, settled, max_passes=max_passes)
-    return replace(path_of(model, ritz), settled=ritz.exhausted or settled(ritz))
+    done = ritz.exhausted or ritz.passes < max_passes or settled(ritz)
+    return replace(path_of(model, ritz), settled=done)
 
 
 def _is_settled(path: EvidencePath, noise_precision: float | None) -> bool:

@@ -161,14 +161,16 @@ def log_determinant_of(
         epsilon: spacing of the dtype that the solve was done in.
     """
     smallest = 1 / root.largest
-    inverse = lambda h: 1 / np.maximum(h, smallest)
-    logs = quadratic_forms(recurrence, lambda h: -np.log(inverse(h)) * inverse(h))
-    known = quadratic_forms(recurrence, inverse)
-    draws = jnp.asarray(logs[:-1]), jnp.asarray((known - logs)[:-1])
+
+    def forms(h: Float[np.ndarray, " s"]) -> Float[np.ndarray, "s 3"]:
+        inverse = 1 / np.maximum(h, smallest)
+        doubtful = h <= smallest + ROUNDING * epsilon * h.max()
+        excess = np.where(doubtful, -np.log(smallest * inverse), 0)
+        return np.stack([-np.log(inverse) * inverse, inverse, excess * inverse], axis=1)
+
+    logs, known, doubtful = quadratic_forms(recurrence, forms)[:-1].T
+    draws = jnp.asarray(logs), jnp.asarray(known - logs)
     estimate = _combined(SampleNorms(*draws, size, np.inf, least=-root.log_determinant))
-    within = lambda h: h <= smallest + ROUNDING * epsilon * h.max()
-    excess = lambda h: np.where(within(h), -np.log(smallest * inverse(h)) * inverse(h), 0)
-    doubtful = quadratic_forms(recurrence, excess)[:-1].mean()
     return Estimate(
-        estimate.value + root.log_determinant, jnp.hypot(estimate.standard_error, doubtful)
+        estimate.value + root.log_determinant, jnp.hypot(estimate.standard_error, doubtful.mean())
     )
