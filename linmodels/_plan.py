@@ -34,7 +34,9 @@ class Plan(NamedTuple):
         method: of inference.
         reason: why it was chosen, for people.
         side: "primal" (blocks of parameters) or "dual" (of outputs).
-        memory: expected peak beside the data, in bytes; for block-CG a rough guess.
+        memory: expected peak of arrays beside the data and what its own products need, in bytes.
+            Compiled programs take some 200 MB more; so does, for arrays below 32 MB each, what
+            the C library keeps of freed ones.
         passes: products with the data, each with all samples, that a solve is expected to take;
             None where only a probe could tell.
         seconds: that a solve is expected to take, without compilation; None as `passes`. Learning
@@ -91,7 +93,8 @@ def plan(
     exact on the primal side: 3 parameters, 50 outputs, of which the smaller is at most 4,000
     """
     require_kinds(data, prior, None, num_samples, key)
-    parameters, outputs, width = _sizes(data)
+    example = example_batch(data)
+    parameters, outputs = example.design.in_size(), num_outputs(data, example)
     side = "primal" if parameters <= outputs else "dual"
     smaller, larger = sorted((parameters, outputs))
     sizes = f"{parameters:,} parameters, {outputs:,} outputs, of which the smaller is"
@@ -100,27 +103,32 @@ def plan(
         if smaller > EXACT_SIDE:
             limit = f"{smaller:,}, as without samples there is no other way"
         memory = 40 * smaller**2 + (8 * parameters * num_samples)
-        memory += 3 * 8 * outputs * parameters if side == "dual" else 0
+        if side == "dual":  # also its inverse, and the design in both precisions
+            memory += 60 * smaller**2 + 12 * outputs * parameters
         # A Gram matrix, and a decomposition in float64: 20 products of that side in float32.
         seconds = (2 * larger * smaller**2 + 20 * smaller**3) / flops_per_second()
         reason = f"exact on the {side} side: {sizes} {limit}"
         return Plan(Exact(), reason, side, memory, 1, seconds)
     reason = f"block-CG on the {side} side: {sizes} more than {EXACT_SIDE:,}"
-    chosen = Plan(BlockCG(), reason, side, _block_memory(smaller, num_samples, width))
+    width = max(leaf.dtype.itemsize for leaf in jax.tree.leaves(example.targets))
+    memory = _held_numbers(side, parameters, outputs, example.design.out_size())
+    chosen = Plan(BlockCG(), reason, side, memory * (num_samples + 1) * width)
     return chosen if key is None else _probed(chosen, data, prior, num_samples, key)
 
 
-def _sizes(data: Data) -> tuple[int, int, int]:
-    """Parameters, outputs, and bytes of a number."""
-    example = example_batch(data)
-    dtypes = [leaf.dtype for leaf in jax.tree.leaves(example.targets)]
-    width = max(np.dtype(dtype).itemsize for dtype in dtypes)
-    return example.design.in_size(), num_outputs(data, example), width
+def _held_numbers(side: str, parameters: int, outputs: int, rows: int) -> int:
+    """By block-CG at once, for every vector of a block: counted at its peaks.
 
-
-def _block_memory(side: int, num_samples: int, width: int) -> int:
-    """Eighteen blocks of k + 1 vectors, most of them within a step."""
-    return 18 * side * (num_samples + 1) * width
+    Args:
+        side: of the blocks.
+        parameters: d'.
+        outputs: N.
+        rows: of them in a batch.
+    """
+    if side == "dual":
+        return 17 * outputs + 3 * parameters
+    in_a_step, in_the_last_pass = 18 * parameters, 5 * parameters + 9 * rows // 2
+    return max(in_a_step, in_the_last_pass)
 
 
 @functools.cache
