@@ -22,6 +22,7 @@ from linmodels._whitening import (
     noise_labels,
     root_product,
     root_transpose_product,
+    row_noise,
     row_vectors,
     unexplained,
 )
@@ -132,9 +133,17 @@ def unit_design(factor: Factor, beta: Any, dtype: Any) -> WhitenedDesign:
     return WhitenedDesign(factor, ones, jnp.asarray(beta, dtype))
 
 
-@eqx.filter_jit
 def look(batch: Batch, mean: PyTree, num_samples: int, key: Array | None) -> RowVectors:
     """Whitened targets and noise of one batch at unit noise."""
+    if batch.observe is not None:
+        return _look(batch, mean, num_samples, key)
+    # Apart: drawing compiles for longer than all the rest, and not anew for every likelihood.
+    noise = row_noise(batch.arguments.targets, 0, num_samples, key)
+    return _look(batch, mean, 0, None)._replace(noise=noise)
+
+
+@eqx.filter_jit
+def _look(batch: Batch, mean: PyTree, num_samples: int, key: Array | None) -> RowVectors:
     data = batch.observations()
     return row_vectors(data, unexplained(data, mean), batch.first, num_samples, key)
 
