@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from linmodels._arrays import ravel, size_of, unravel
@@ -129,7 +130,7 @@ class WhitenedDesign(eqx.Module):
 
 def unit_design(factor: Factor, beta: Any, dtype: Any) -> WhitenedDesign:
     """√β W₀ on coordinates at α = 1, flat ones free; β may be a mask of noise precisions."""
-    ones = jnp.ones(factor.size, dtype)
+    ones = jnp.asarray(np.ones(factor.size), dtype)  # on the host nothing compiles
     return WhitenedDesign(factor, ones, jnp.asarray(beta, dtype))
 
 

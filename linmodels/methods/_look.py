@@ -74,7 +74,7 @@ def _flats(data: Data, example: Observations, prior: GaussianPrior, structure: P
     if not len(index):
         return Flats(index, np.zeros((count, 0, size)), np.zeros(0))
     dtype = jnp.result_type(*jax.tree.leaves(structure))
-    unit = jnp.zeros((len(index), size), dtype).at[np.arange(len(index)), index].set(1)
+    unit = jnp.asarray(np.arange(size) == index[:, None], dtype)
     products, cross = np.zeros((count, len(index), size)), np.zeros(len(index))
     for batch in batches(data):
         for c in range(count):
