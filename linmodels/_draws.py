@@ -50,7 +50,7 @@ def _padded(size: int) -> int:
 
 def _is_counted() -> bool:
     """Whether every draw depends on its place alone, not on how many there are."""
-    return jax.config.jax_threefry_partitionable
+    return jax.threefry_partitionable.value
 
 
 def _beginning(block: Array) -> Any:
