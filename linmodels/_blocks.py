@@ -16,6 +16,7 @@ def gram(a: Float[Array, "i d"], b: Float[Array, "j d"]) -> Float[Array, "i j"]:
     return times(a, b.T)
 
 
+@jax.jit
 def orthonormalised(block: Float[Array, "k d"]) -> tuple[Float[Array, "q d"], Float[Array, "q k"]]:
     """An orthonormal basis Q of a block and its coordinates C, block = Cᵀ Q, q = min(k, d).
 
@@ -31,6 +32,7 @@ def square_sums(block: Float[Array, "k d"]) -> Float[Array, " k"]:
     return jnp.sum(block * block, axis=1)
 
 
+@jax.jit
 def norms(block: Float[Array, "k d"]) -> Float[Array, " k"]:
     """‖·‖ of every vector, its squares out of reach of under- and overflow."""
     largest = jnp.max(jnp.abs(block), axis=1)

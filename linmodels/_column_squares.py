@@ -46,8 +46,9 @@ def column_squares(
         flat: the flat columns and their regression on all others, or None.
         key: of the signs.
     """
-    ones = jnp.ones(Factor(None, structure).size)
-    projected = WhitenedDesign(Factor(None, structure), ones, jnp.ones(1), flat)
+    factor = Factor(None, structure)
+    ones = jnp.asarray(np.ones(factor.size), float)
+    projected = WhitenedDesign(factor, ones, jnp.asarray(np.ones(1), float), flat)
     total, original, exact = np.zeros(len(ones)), np.zeros(len(ones)), True
     for index, batch in enumerate(batches(data)):
         kept = _exact(batch, flat)

@@ -1,6 +1,6 @@
 """Leave-one-out residuals and log-densities in closed form."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -73,13 +73,22 @@ def _leave_out(data: Observations, fit: Fit) -> LeaveOneOut:
     if likelihood.covers_all_targets(data.targets):
         raise ValueError("leave_one_out needs noise that is independent between observations.")
     mean = fit.posterior.predict(data.design, data.offset).mean
-    residual = jax.vmap(ravel)(jax.tree.map(jnp.subtract, data.targets, mean))
-    root = _roots(data, fit, count)
-    precision = _precisions(likelihood, data.targets, count)
-    weights = jnp.ones(count, residual.dtype) if data.weights is None else data.weights
-    constant = jax.vmap(ravel)(likelihood.log_constant(data.targets)).sum(1)
+    matrix, constant = data.design.as_matrix(), likelihood.log_constant(data.targets)
+    factor = fit.posterior.covariance_factor
+    weights = np.ones(count) if data.weights is None else data.weights
+    return _compiled(data.targets, mean, weights, constant, likelihood, matrix, factor)
+
+
+@eqx.filter_jit
+def _compiled(targets, mean, weights, constant, likelihood, matrix, factor) -> LeaveOneOut:
+    """In one piece, without the design: its functions would be new every time."""
+    residual = jax.vmap(ravel)(jax.tree.map(jnp.subtract, targets, mean))
+    root = _roots(matrix, factor, targets)
+    precision = _precisions(likelihood, targets, len(weights))
+    weights = jnp.asarray(weights, residual.dtype)
+    constant = jax.vmap(ravel)(constant).sum(1)
     left, log_prob = jax.vmap(_one)(root, precision, weights, residual, constant)
-    one = one_observation(data.targets)
+    one = one_observation(targets)
     return LeaveOneOut(jax.vmap(lambda r: unravel(r, one))(left), log_prob)
 
 
@@ -102,14 +111,11 @@ def _one(root: Array, precision: Array, weight: Array, residual: Array, constant
     return left, jnp.where(improper, -jnp.inf, log_prob)
 
 
-def _roots(data: Observations, fit: Fit, count: int) -> Float[Array, "n m r"]:
+def _roots(matrix: Array, factor: Any, targets: PyTree) -> Float[Array, "n m r"]:
     """Φ_i C for every observation."""
-    factor = fit.posterior.covariance_factor
-    assert factor is not None
-    matrix = jnp.asarray(data.design.as_matrix())
-    rows = jax.vmap(factor.T.mv)(matrix)
-    by_leaf = [jnp.arange(leaf.size).reshape(count, -1) for leaf in jax.tree.leaves(data.targets)]
-    sizes = np.cumsum([0] + [leaf.size for leaf in jax.tree.leaves(data.targets)])
+    rows, leaves = jax.vmap(factor.T.mv)(matrix), jax.tree.leaves(targets)
+    by_leaf = [jnp.arange(leaf.size).reshape(len(leaf), -1) for leaf in leaves]
+    sizes = np.cumsum([0] + [leaf.size for leaf in leaves])
     index = jnp.concatenate([i + int(s) for i, s in zip(by_leaf, sizes[:-1], strict=True)], axis=1)
     return rows[index]
 

@@ -75,7 +75,8 @@ class Observations(eqx.Module):
             )
         if isinstance(self.likelihood, Gaussian):
             if self.likelihood.factor is None:
-                self.likelihood.precision_like(self.targets)
+                # Of shapes: only whether they fit is asked.
+                jax.eval_shape(self.likelihood.precision_like, self.targets)
             elif self.likelihood.covers_all_targets(self.targets) and self.weights is not None:
                 raise ValueError("weights need noise that is independent between observations.")
         if isinstance(self.likelihood, Gaussian) and self.likelihood.per_output:

@@ -116,7 +116,8 @@ class Posterior(eqx.Module):
             ValueError: there are neither a covariance factor nor deviations.
         """
         if self.covariance_factor is not None:
-            variance = row_variances(jnp.eye(self._size, dtype=self._dtype), self.covariance_factor)
+            unit = jnp.asarray(np.eye(self._size, dtype=self._dtype))  # compiles nothing
+            variance = row_variances(unit, self.covariance_factor)
             return unravel(jnp.sqrt(variance), self.mean)
         if self.num_samples == 0:
             raise ValueError("No deviations were drawn: infer with num_samples > 0.")

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from linmodels._arrays import ravel, size_of, unravel
@@ -22,6 +23,7 @@ from linmodels._whitening import (
     noise_labels,
     root_product,
     root_transpose_product,
+    row_noise,
     row_vectors,
     unexplained,
 )
@@ -128,13 +130,21 @@ class WhitenedDesign(eqx.Module):
 
 def unit_design(factor: Factor, beta: Any, dtype: Any) -> WhitenedDesign:
     """√β W₀ on coordinates at α = 1, flat ones free; β may be a mask of noise precisions."""
-    ones = jnp.ones(factor.size, dtype)
+    ones = jnp.asarray(np.ones(factor.size), dtype)  # on the host nothing compiles
     return WhitenedDesign(factor, ones, jnp.asarray(beta, dtype))
 
 
-@eqx.filter_jit
 def look(batch: Batch, mean: PyTree, num_samples: int, key: Array | None) -> RowVectors:
     """Whitened targets and noise of one batch at unit noise."""
+    if batch.observe is not None:
+        return _look(batch, mean, num_samples, key)
+    # Apart: drawing compiles for longer than all the rest, and not anew for every likelihood.
+    noise = row_noise(batch.arguments.targets, 0, num_samples, key)
+    return _look(batch, mean, 0, None)._replace(noise=noise)
+
+
+@eqx.filter_jit
+def _look(batch: Batch, mean: PyTree, num_samples: int, key: Array | None) -> RowVectors:
     data = batch.observations()
     return row_vectors(data, unexplained(data, mean), batch.first, num_samples, key)
 

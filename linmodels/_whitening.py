@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from linmodels._arrays import one_observation, ravel, require_structure, size_of, unravel
+from linmodels._draws import row_draws
 from linmodels._likelihoods import AbstractLikelihood, Gaussian
 from linmodels._observations import Batch, Batched, Data, Observations, batches
 
@@ -70,15 +71,15 @@ def _whiten_alone(data, mean, num_samples, key) -> WhitenedRows:
     """In one compilation a shape, without the design: its functions would be new every time."""
     matrix, residual = data.design.as_matrix(), unexplained(data, mean)
     data = eqx.tree_at(lambda d: d.design, data, None)
-    if not _is_unit(data):
-        return _whiten_compiled(data, matrix, residual, num_samples, key)
-    # Through the compiled function the matrix would be copied.
-    return _whiten_compiled(data, None, residual, num_samples, key)._replace(design=matrix)
+    # Through the compiled function the matrix would be copied where it stays as it is.
+    rows = _whiten_compiled(data, None if _is_unit(data) else matrix, residual)
+    rows = rows._replace(noise=row_noise(data.targets, 0, num_samples, key))
+    return rows._replace(design=matrix) if _is_unit(data) else rows
 
 
 @eqx.filter_jit
-def _whiten_compiled(data, matrix, residual, num_samples, key) -> WhitenedRows:
-    return _whiten(data, matrix, residual, 0, num_samples, key)
+def _whiten_compiled(data, matrix, residual) -> WhitenedRows:
+    return _whiten(data, matrix, residual, 0, 0, None)
 
 
 @eqx.filter_jit
@@ -167,12 +168,9 @@ def row_noise(
     draws = []
     for number, leaf in enumerate(leaves):
         rows, shape = (leaf.shape[0], leaf.shape[1:]) if leaf.ndim else (1, ())
-        leaf_key = jax.random.fold_in(key, number)
-        draw = lambda row, k=leaf_key, s=shape: jax.random.normal(
-            jax.random.fold_in(k, row), (*s, num_samples), jnp.float32
-        )
-        draws.append(jax.vmap(draw)(first + jnp.arange(rows)).reshape(-1, num_samples))
-    return jnp.concatenate(draws)
+        block = row_draws(key, number, first, rows, int(np.prod(shape)) * num_samples)
+        draws.append(block.reshape(-1, num_samples))
+    return jnp.asarray(draws[0]) if len(draws) == 1 else jnp.concatenate(draws)
 
 
 def _as(mean: PyTree, data: Observations) -> PyTree:

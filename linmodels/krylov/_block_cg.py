@@ -259,7 +259,7 @@ def _run(problem: _Problem, found: _Found) -> _Run:
         if problem.rule.met(progress):
             break
     error = _error(decreases, problem.delay)
-    return _Run(_iterate(state), passes, residual, error, decreases.sum(0), recurrence, failure)
+    return _Run(_latest(state), passes, residual, error, decreases.sum(0), recurrence, failure)
 
 
 def _error(decreases: Float[np.ndarray, "i k"], delay: int) -> Float[np.ndarray, " k"]:
@@ -340,6 +340,9 @@ def _iterate(state: _State) -> Float[Array, "k d"]:
     return state.base + state.scale[:, None] * state.change
 
 
+_latest = eqx.filter_jit(_iterate)
+
+
 def _diagnosis(curvature: Float[np.ndarray, "q q"]) -> RESULTS:
     """Why SᵀHS has no Cholesky factor."""
     if not np.isfinite(curvature).all():
@@ -367,7 +370,9 @@ def _solution(
     found: _Found, progress: Progress, recurrence: Recurrence, result: RESULTS
 ) -> BlockSolution:
     columns = ~np.isfinite(progress.residual)
-    value = jnp.where(jnp.asarray(columns)[:, None], jnp.nan, found.iterate)
+    value = found.iterate
+    if columns.any():
+        value = jnp.where(jnp.asarray(columns)[:, None], jnp.nan, value)
     if result not in (RESULTS.successful, RESULTS.non_finite):
         columns = progress.residual > 0
     return BlockSolution(value, result, columns, progress, recurrence)

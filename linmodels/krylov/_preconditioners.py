@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from linmodels._blocks import gram, norms, orthonormalised, times
+from linmodels._draws import normal_draws
 from linmodels.krylov._block_cg import Product
 
 OVERSAMPLING = 10
@@ -255,8 +255,8 @@ def _require_positive(name: str, value: int | None) -> None:
 def _sketch(operator: Sketchable, rank: int, key: Array) -> Float[Array, "q n"]:
     """An orthonormal basis of a Gaussian block, drawn in float32 whatever the dtype."""
     count = min(rank + OVERSAMPLING, operator.size)
-    block = jax.random.normal(key, (count, operator.size), jnp.float32)
-    return orthonormalised(block.astype(operator.dtype))[0]
+    block = normal_draws(key, (count, operator.size))
+    return orthonormalised(jnp.asarray(block, operator.dtype))[0]
 
 
 def _nystrom(sketch: Float[Array, "q n"], image: Float[Array, "q n"], rank: int) -> AbstractRoot:

@@ -13,6 +13,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree
 
+from linmodels._draws import normal_draws
 from linmodels._likelihoods import LOG_2PI
 from linmodels._observations import Data, Observations
 from linmodels._posterior import posterior_from_arrays
@@ -150,7 +151,7 @@ def prepare_traced(
     size = rows.design.shape[1] if prior.factor is None else prior.factor.in_size()
     noise = jnp.zeros((size, 0), dtype)
     if prior_key is not None:
-        noise = jax.random.normal(prior_key, (num_samples, size), jnp.float32).T.astype(dtype)
+        noise = jnp.asarray(normal_draws(prior_key, (num_samples, size)), dtype).T
     return DirectSystem(prior, reason, rows, structure, noise, side == "primal")
 
 

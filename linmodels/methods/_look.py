@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import parameter_structure
 from linmodels._column_squares import column_squares
+from linmodels._draws import normal_draws
 from linmodels._observations import Batch, Data, Observations, batches
 from linmodels._priors import GaussianPrior
 from linmodels._products import (
@@ -61,8 +62,7 @@ def look_once(
     dtype = jnp.result_type(*jax.tree.leaves(example.targets))
     at = _Look(factor, flats, prior.mean, num_samples, noise_key, dtype)
     sums = sum_of(at.sums(batch, index, explain) for index, batch in enumerate(batches(data)))
-    noise = jax.random.normal(prior_key, (num_samples, factor.size), jnp.float32)
-    noise = noise.astype(sums.cross.dtype)
+    noise = jnp.asarray(normal_draws(prior_key, (num_samples, factor.size)), sums.cross.dtype)
     return MatrixFree(data, prior, factor, sums, flats, noise, noise_key, structure), error
 
 
@@ -74,7 +74,7 @@ def _flats(data: Data, example: Observations, prior: GaussianPrior, structure: P
     if not len(index):
         return Flats(index, np.zeros((count, 0, size)), np.zeros(0))
     dtype = jnp.result_type(*jax.tree.leaves(structure))
-    unit = jnp.zeros((len(index), size), dtype).at[np.arange(len(index)), index].set(1)
+    unit = jnp.asarray(np.arange(size) == index[:, None], dtype)
     products, cross = np.zeros((count, len(index), size)), np.zeros(len(index))
     for batch in batches(data):
         for c in range(count):

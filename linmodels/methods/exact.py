@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from linmodels._arrays import is_traced, parameter_structure
+from linmodels._draws import normal_draws
 from linmodels._observations import Data, Observations, example_batch, num_outputs
 from linmodels._priors import GaussianPrior
 from linmodels._whitening import explain_non_finite, gaussian, whitened_rows
@@ -85,7 +86,7 @@ class Exact(AbstractMethod):
 def _prior_noise(num_samples: int, size: int, key: Array | None) -> Float[np.ndarray, "r k"]:
     if key is None:
         return np.zeros((size, 0))
-    return np.asarray(jax.random.normal(key, (num_samples, size), np.float32), np.float64).T
+    return np.asarray(normal_draws(key, (num_samples, size)), np.float64).T
 
 
 def _primal(rows, prior, structure, reason, num_samples, key, explain) -> PrimalSystem:

@@ -56,7 +56,7 @@ class LowRankUpdate(AbstractMatrixFreeOperator):
 
     def as_matrix(self) -> Float[Array, "d d"]:
         """The dense matrix."""
-        return jnp.diag(self.diagonal) + _matmul(self.left, self._right.T)
+        return _dense(self.diagonal, self.left, self._right)
 
     def transpose(self) -> "LowRankUpdate":
         r"""$D + R L^\top$."""
@@ -183,3 +183,8 @@ lx.is_symmetric.register(LowRankUpdate, lambda operator: operator.right is None)
 @lx.diagonal.register(LowRankUpdate)
 def _(operator):
     return operator.diagonal + jnp.sum(operator.left * operator._right, axis=1)
+
+
+@jax.jit
+def _dense(diagonal: Array, left: Array, right: Array) -> Array:
+    return jnp.diag(diagonal) + _matmul(left, right.T)

@@ -54,11 +54,11 @@ class Sparse(AbstractMatrixFreeOperator):
 
     def as_matrix(self) -> Float[Array, "a b"]:
         """The dense matrix."""
-        return self.matrix.todense()
+        return _dense(self.matrix)
 
     def transpose(self) -> "Sparse":
         r"""$A^\top$, on the same entries."""
-        return Sparse(self.matrix.transpose())
+        return Sparse(_transposed(self.matrix))
 
     def in_structure(self) -> jax.ShapeDtypeStruct:
         """One array of shape `(b,)`."""
@@ -67,6 +67,11 @@ class Sparse(AbstractMatrixFreeOperator):
     def out_structure(self) -> jax.ShapeDtypeStruct:
         """One array of shape `(a,)`."""
         return jax.ShapeDtypeStruct((self.matrix.shape[0],), self.matrix.dtype)
+
+
+# Compiled, because outside of jit either would be ten dispatches.
+_dense = jax.jit(BCOO.todense)
+_transposed = jax.jit(BCOO.transpose)
 
 
 @functools.partial(jax.jit, static_argnames="shape")
