@@ -11,13 +11,13 @@ from jaxtyping import Array, Float
 from linmodels._arguments import require_arguments
 from linmodels._arrays import is_traced
 from linmodels._infer import Fit, finish
-from linmodels._likelihoods import Gaussian
 from linmodels._m_step import MAX_RATIO, RUNAWAY, Hyperparameters, flags, mackay
 from linmodels._observations import Data, example_batch, require_untraced
 from linmodels._plan import Plan, plan
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS
 from linmodels._whitening import gaussian
+from linmodels.likelihoods import Gaussian
 from linmodels.methods import AbstractMethod, AbstractSystem, Scales
 
 FLAT = 1e-7

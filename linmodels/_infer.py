@@ -10,13 +10,13 @@ from jaxtyping import Array, Float, PyTree
 
 from linmodels._arguments import require_arguments
 from linmodels._arrays import is_traced, parameter_structure
-from linmodels._likelihoods import Gaussian
 from linmodels._observations import Data, example_batch
 from linmodels._plan import Plan, plan
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS, Flag
 from linmodels._whitening import gaussian
+from linmodels.likelihoods import Gaussian
 from linmodels.methods import AbstractMethod, Solution, SolverReport
 
 

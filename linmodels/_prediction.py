@@ -11,13 +11,10 @@ from jaxtyping import Array, Float, PyTree
 from linmodels import metrics
 from linmodels._arrays import (
     ravel,
-    real_array,
-    require_finite,
     require_single_key,
-    require_structure,
     unravel,
 )
-from linmodels._likelihoods import AbstractLikelihood, Gaussian
+from linmodels.likelihoods import AbstractLikelihood, Gaussian
 
 ROWS_AT_ONCE = 1_024
 
@@ -145,24 +142,7 @@ class Prediction(eqx.Module):
         return self.deviations
 
     def _checked(self, targets: PyTree) -> PyTree:
-        targets = shaped_like(targets, self.mean, "targets")
-        require_finite(targets, "targets")
-        return targets
-
-
-def shaped_like(tree: PyTree, outputs: PyTree, name: str) -> PyTree:
-    """A tree of real arrays with the structure, shapes and dtypes of `outputs`.
-
-    Raises:
-        ValueError: it has others; nothing is broadcast.
-    """
-    require_structure(tree, outputs, name, "the outputs")
-    tree = jax.tree.map(lambda t, f: real_array(t, name, f.dtype), tree, outputs)
-    shapes = [leaf.shape for leaf in jax.tree.leaves(tree)]
-    wanted = [leaf.shape for leaf in jax.tree.leaves(outputs)]
-    if shapes != wanted:
-        raise ValueError(f"{name} must have the shapes {wanted} of the outputs, not {shapes}.")
-    return tree
+        return self.likelihood.as_targets(targets, self.mean)
 
 
 def design_rows(design: lx.AbstractLinearOperator) -> Float[Array, "N d"]:

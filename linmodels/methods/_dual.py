@@ -10,9 +10,9 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float, Int
 
-from linmodels._likelihoods import LOG_2PI
 from linmodels._posterior import posterior_from_arrays
 from linmodels._priors import GaussianPrior
+from linmodels.likelihoods import LOG_2PI
 from linmodels.methods._dense import inverse_from_cholesky, inverse_triangle, scale_rows
 from linmodels.methods._evidence_path import EvidencePath, require_one_each
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales, Solution

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from linmodels._likelihoods import LOG_2PI
 from linmodels._posterior import Posterior, posterior_from_arrays
 from linmodels._priors import GaussianPrior
+from linmodels.likelihoods import LOG_2PI
 from linmodels.methods._dense import cholesky_above, inverse_triangle, scale_rows
 from linmodels.methods._eigenbasis import Eigenbasis, Reduced, eigenbasis, eliminate
 from linmodels.methods._evidence_path import EvidencePath, require_one_each
