@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from linmodels._arguments import require_kinds
+from linmodels._expansion import at_prior_mean
 from linmodels._observations import Data, batches, example_batch, num_outputs
 from linmodels._priors import GaussianPrior
 from linmodels._products import normal
@@ -140,6 +141,7 @@ def _probed(
 ) -> Plan:
     """The plan with passes and seconds, where one α and one noise precision make a path."""
     prior = GaussianPrior.g_prior() if prior is None else prior
+    data = at_prior_mean(data, prior)
     probe = BlockCG(max_passes=LOOKS).prepare(data, prior, num_samples=PROBES, key=key)
     assert isinstance(probe, BlockSystem)
     if not probe.has_path:

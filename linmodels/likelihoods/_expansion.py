@@ -25,6 +25,9 @@ class QuadraticExpansion(AbstractQuadratic):
     outputs: PyTree
     residual: PyTree
 
+    def __init__(self, likelihood: AbstractCurved, outputs: PyTree, residual: PyTree):
+        self.likelihood, self.outputs, self.residual = likelihood, outputs, residual
+
     @property
     def learn(self) -> bool:
         """It has no scale."""
