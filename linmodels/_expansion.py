@@ -104,7 +104,7 @@ def along(
     """The log-likelihood at every step of a line, in one pass: outputs are linear along it."""
     rises, slope, curvature, reach = np.zeros(len(steps)), 0.0, 0.0, 0.0
     for batch in batches(data):
-        seen = _along(batch, parameters, direction, steps)
+        seen = _along(batch, parameters, direction, jnp.asarray(steps))
         rises += np.asarray(seen[0], np.float64)
         slope += float(seen[1])
         curvature += float(seen[2])
@@ -113,7 +113,7 @@ def along(
 
 
 @eqx.filter_jit
-def _along(batch: Batch, parameters: PyTree, direction: PyTree, steps: Float[np.ndarray, " t"]):
+def _along(batch: Batch, parameters: PyTree, direction: PyTree, steps: Float[Array, " t"]):
     data = batch.observations()
     likelihood, targets = data.likelihood, data.targets
     outputs, change = outputs_at(data, parameters), data.design.mv(direction)
@@ -127,7 +127,7 @@ def _along(batch: Batch, parameters: PyTree, direction: PyTree, steps: Float[np.
     slopes = jax.tree.map(jnp.multiply, likelihood.score(outputs, targets), change)
     squares = jax.tree.map(jnp.square, likelihood.root_product(outputs, change))
     sizes = [jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(_weighted(data, change, sign=True))]
-    rises = jax.lax.map(rise, jnp.asarray(steps))
+    rises = jax.lax.map(rise, steps)
     return rises, _total(data, slopes), _total(data, squares), jnp.stack(sizes).max()
 
 

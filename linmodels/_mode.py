@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
@@ -102,7 +103,7 @@ def _step(
     """
     assert solution.coordinates is not None
     toward = np.asarray(solution.coordinates, np.float64) - here.coordinates
-    direction = jax.tree.map(np.subtract, solution.posterior.mean, here.parameters)
+    direction = jax.tree.map(jnp.subtract, solution.posterior.mean, here.parameters)
     lengths = SHORTER if any_flat else np.concatenate([LONGER, SHORTER])
     line = along(data, here.parameters, direction, lengths)
     slope, square = (precision * here.coordinates) @ toward, precision @ toward**2
