@@ -137,12 +137,13 @@ class Prediction(eqx.Module):
         return self._expected_targets(Poisson)
 
     def _expected_targets(self, *kinds: type) -> PyTree:
-        if not isinstance(self.likelihood, kinds):
+        likelihood = self.likelihood
+        if not isinstance(likelihood, AbstractCurved) or not isinstance(likelihood, kinds):
             raise ValueError(
                 f"This is for {' or '.join(kind.__name__ for kind in kinds)} targets, not for "
-                f"{type(self.likelihood).__name__}."
+                f"{type(likelihood).__name__}."
             )
-        draws = jax.vmap(self.likelihood.expected_targets)(self.samples())
+        draws = jax.vmap(likelihood.expected_targets)(self.samples())
         return jax.tree.map(lambda d: jnp.mean(d, axis=0), draws)
 
     def joint_log_prob(self, targets: PyTree) -> Float[Array, ""]:

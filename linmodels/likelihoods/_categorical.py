@@ -106,7 +106,11 @@ def _probabilities(targets: Any, outputs: Any) -> Array:
             f"Categorical targets have shape {targets.shape}: give class numbers {shape[:-1]} or "
             f"probabilities {shape}."
         )
-    return _normalised(require_between(real_array(targets, "targets", dtype), 0.0, 1.0, "targets"))
+    rows = require_between(real_array(targets, "targets", dtype), 0.0, 1.0, "targets")
+    if is_traced(rows):
+        sums = jnp.sum(rows, axis=-1, keepdims=True)
+        return jnp.where(jnp.abs(sums - 1) <= SUM_TOLERANCE, rows / sums, jnp.nan)
+    return jnp.asarray(_normalised(np.asarray(rows)))
 
 
 def _one_hot(labels: Any, num_classes: int, dtype: Any) -> Array:
@@ -127,17 +131,14 @@ def _one_hot(labels: Any, num_classes: int, dtype: Any) -> Array:
     return jnp.asarray(np.eye(num_classes, dtype=dtype)[labels])
 
 
-def _normalised(rows: Array) -> Array:
+def _normalised(rows: np.ndarray) -> np.ndarray:
     """Rows that sum to 1 up to rounding, to exactly 1."""
-    sums = jnp.sum(rows, axis=-1, keepdims=True)
-    valid = jnp.abs(sums - 1) <= SUM_TOLERANCE
-    if is_traced(rows):
-        return jnp.where(valid, rows / sums, jnp.nan)
-    bad = np.argwhere(~np.asarray(valid[..., 0]))
+    sums = rows.sum(axis=-1, keepdims=True)
+    bad = np.argwhere(np.abs(sums[..., 0] - 1) > SUM_TOLERANCE)
     if len(bad):
         where = tuple(int(i) for i in bad[0])
         raise ValueError(
             f"targets: the probabilities of observation {', '.join(map(str, where))} sum to "
-            f"{float(sums[where][0]):g}, not to 1."
+            f"{sums[where][0]:g}, not to 1."
         )
     return rows / sums

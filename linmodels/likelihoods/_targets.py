@@ -23,12 +23,12 @@ def require_between(values: Array, low: float, high: float, name: str) -> Array:
     Raises:
         ValueError: with the first value that is not.
     """
-    valid = (values >= low) & (values <= high)
     if is_traced(values):
-        return jnp.where(valid, values, jnp.nan)
-    bad = np.argwhere(~np.asarray(valid))
+        return jnp.where((values >= low) & (values <= high), values, jnp.nan)
+    held = np.asarray(values)
+    bad = np.argwhere(~((held >= low) & (held <= high)))
     if len(bad):
         where = tuple(int(i) for i in bad[0])
         limit = f"at least {low:g}" if np.isinf(high) else f"between {low:g} and {high:g}"
-        raise ValueError(f"{name} must be {limit}; entry {where} is {np.asarray(values)[where]}.")
+        raise ValueError(f"{name} must be {limit}; entry {where} is {held[where]}.")
     return values

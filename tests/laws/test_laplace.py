@@ -24,7 +24,6 @@ LIKELIHOODS = {
     "bernoulli": lm.Bernoulli(),
     "poisson": lm.Poisson(),
 }
-KINDS = pytest.mark.parametrize("kind", LIKELIHOODS)
 
 
 class Arrays(NamedTuple):
@@ -137,7 +136,10 @@ def require_exact(fit, truth):
     assert np.abs(gap).max() <= D * bound
 
 
-@KINDS
+@pytest.mark.parametrize(
+    "kind",
+    ["categorical", *(pytest.param(k, marks=pytest.mark.slow) for k in ("bernoulli", "poisson"))],
+)
 def test_exact(kind):
     """Both sides, with and without a flat column; offsets, weights, a prior mean and a factor."""
     for seed, flat in enumerate((False, True, kind == "poisson")):
@@ -150,8 +152,7 @@ def test_exact(kind):
 
 
 @pytest.mark.slow
-@KINDS
-@given(seed=st.integers(0, 2**32 - 1), flat=st.booleans())
+@given(kind=st.sampled_from(list(LIKELIHOODS)), seed=st.integers(0, 2**32 - 1), flat=st.booleans())
 def test_exact_on_random_problems(kind, seed, flat):
     arrays = random_arrays(kind, seed, flat=flat)
     fit = lm.infer(observations(kind, arrays), prior_of(arrays, flat=flat), num_samples=0)
@@ -170,6 +171,7 @@ def test_batches_say_what_one_batch_says(caplog):
     assert not [r for r in caplog.records if r.message.startswith("Compiling")]
 
 
+@pytest.mark.slow
 def test_weights_are_repeated_rows():
     arrays = random_arrays("poisson", 1)
     counts = np.arange(N) % 3
@@ -187,35 +189,39 @@ def test_weights_are_repeated_rows():
         require_exact(lm.infer(data, prior_of(arrays), num_samples=0), truth)
 
 
-METHODS = {
-    "poisson": lm.BlockCG("primal"),
-    "categorical": lm.BlockCG("dual"),
-    "bernoulli": lm.Matheron(),
-}
+def require_products(fit, exact, truth, num_samples):
+    """The mean to the tolerance of its solves, √(2 ε² γ); the evidence to 5 standard errors.
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", METHODS)
-def test_products_alone(kind):
-    """The mean to the tolerance of its solves, √(2 ε² γ); the evidence to 5 standard errors."""
-    method, arrays = METHODS[kind], random_arrays(kind, 0)
-    truth = oracle(kind, arrays)
-    arguments = {"num_samples": 8, "key": KEY}
-    fit = lm.infer(observations(kind, arrays), prior_of(arrays), method=method, **arguments)
+    The solver is asked for a mean square of γ̂/(8k) a deviation, γ̂ from k samples.
+    """
     dimension = np.trace(np.linalg.solve(truth.precision, truth.information))
     require_mode(fit, truth, 2 * np.sqrt(2e-6 * dimension))
     gap = abs(float(fit.log_evidence) - truth.log_evidence)
-    assert gap <= 5 * float(fit.log_evidence_error) + 1e-3
-    exact = lm.infer(
-        observations(kind, arrays),
-        prior_of(arrays),
-        method=lm.Exact("primal"),
-        **arguments,
-    )
+    assert gap <= 5 * float(fit.log_evidence_error)
     root = np.linalg.cholesky(truth.precision)
     left = np.asarray(fit.posterior.deviations - exact.posterior.deviations, np.float64) @ root
-    # The solver is asked for a mean square of γ/(8k) a deviation.
-    assert np.mean(np.sum(left**2, 1)) <= 1.5 * dimension / 64
+    assert np.mean(np.sum(left**2, 1)) <= 2 * dimension / (8 * num_samples)
+
+
+@pytest.mark.slow
+def test_products_alone():
+    """Block-CG and Matheron's rule at a given strength, and block-CG where it is learned.
+
+    γ, 3 here, is known from 4 samples to √(2/(4 γ)), and so is α.
+    """
+    arrays = strong("categorical", 0)
+    data, prior = observations("categorical", arrays), prior_of(arrays)
+    arguments = {"num_samples": 4, "key": KEY}
+    exact = lm.infer(data, prior, method=lm.Exact("dual"), **arguments)
+    truth = oracle("categorical", arrays)
+    for method in (lm.BlockCG("dual"), lm.Matheron()):
+        fit = lm.infer(data, prior, method=method, **arguments)
+        require_products(fit, exact, truth, 4)
+    learned = lm.maximise_evidence(data, prior, num_samples=0)
+    method = lm.BlockCG("dual")
+    fit = lm.maximise_evidence(data, prior, method=method, tolerance=1e-2, **arguments)
+    ratio = float(fit.prior.alpha) / float(learned.prior.alpha)
+    assert abs(np.log(ratio)) <= 5 * np.sqrt(2 / (4 * 3))
 
 
 def test_curvature_held_elsewhere():
@@ -240,6 +246,7 @@ def separable(flat):
     return observations("bernoulli", arrays), prior_of(arrays, flat=flat), arrays
 
 
+@pytest.mark.slow
 def test_separable_data_with_a_proper_prior_have_a_mode():
     data, prior, arrays = separable(flat=False)
     fit = lm.infer(data, prior, num_samples=0)
@@ -247,9 +254,9 @@ def test_separable_data_with_a_proper_prior_have_a_mode():
     require_mode(fit, oracle("bernoulli", arrays), 1e-2)
 
 
-@pytest.mark.parametrize("kind", ["bernoulli", pytest.param("poisson", marks=pytest.mark.slow)])
-def test_targets_that_a_flat_column_separates_are_flagged(kind):
+def test_targets_that_a_flat_column_separates_are_flagged():
     """All targets 0: the column's mode is at −∞."""
+    kind = "poisson"
     arrays = random_arrays(kind, 0, flat=True)
     targets = np.zeros_like(arrays.targets)
     data, prior = observations(kind, arrays._replace(targets=targets)), prior_of(arrays, flat=True)
@@ -270,14 +277,14 @@ def test_under_jit_it_says_that_it_is_a_loop():
         fit(jax.tree.map(jnp.asarray, arrays))
 
 
-def require_fixed_point(kind, fit, arrays):
-    """α‖F⁻¹(θ̄ − μ)‖² = γ to the last update, 1e-6, and rounding."""
+def require_fixed_point(kind, fit, arrays, tolerance):
+    """α‖F⁻¹(θ̄ − μ)‖² = γ."""
     learned = arrays._replace(alpha=float(fit.prior.alpha))
     truth = oracle(kind, learned)
     require_mode(fit, truth, 1e-2)
     dimension = np.trace(np.linalg.solve(truth.precision, truth.information))
     norm = learned.alpha * np.sum(((truth.mean - arrays.mean) / arrays.root) ** 2)
-    np.testing.assert_allclose(norm, dimension, rtol=1e-3)
+    np.testing.assert_allclose(norm, dimension, rtol=tolerance)
     np.testing.assert_allclose(fit.log_evidence, truth.log_evidence, rtol=1e-4)
 
 
@@ -293,24 +300,27 @@ def strong(kind, seed):
     return arrays._replace(targets=targets.astype(arrays.design.dtype))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["categorical", *(pytest.param(k, marks=pytest.mark.slow) for k in ("bernoulli", "poisson"))],
-)
-def test_learned_strength(kind):
-    """MacKay's fixed point; with the curvature held it is a maximum of the evidence."""
-    arrays = strong(kind, 0)
-    fit = lm.maximise_evidence(observations(kind, arrays), prior_of(arrays), num_samples=0)
+def test_learning():
+    """MacKay's fixed point, to the last update."""
+    arrays = strong("poisson", 0)
+    data, prior = observations("poisson", arrays), prior_of(arrays)
+    fit = lm.maximise_evidence(data, prior, num_samples=0, tolerance=1e-2)
+    require_fixed_point("poisson", fit, arrays, 2e-2)
+
+
+@pytest.mark.slow
+def test_learning_with_the_curvature_held():
+    """The fixed point is then a maximum of the evidence."""
+    arrays = strong("categorical", 0)
+    data, prior = observations("categorical", arrays), prior_of(arrays)
+    fit = lm.maximise_evidence(data, prior, num_samples=0)
     assert fit.flags == ()
-    require_fixed_point(kind, fit, arrays)
+    require_fixed_point("categorical", fit, arrays, 1e-3)
     held = np.zeros(D, arrays.design.dtype)
-    data = observations(kind, arrays)
-    fit = lm.maximise_evidence(
-        data, prior_of(arrays), num_samples=0, curvature_at=jnp.asarray(held)
-    )
+    fit = lm.maximise_evidence(data, prior, num_samples=0, curvature_at=jnp.asarray(held))
     evidence = lambda factor: (
         oracle(
-            kind, arrays._replace(alpha=float(fit.prior.alpha) * factor), curvature_at=held
+            "categorical", arrays._replace(alpha=float(fit.prior.alpha) * factor), curvature_at=held
         ).log_evidence
     )
     assert evidence(1.0) > max(evidence(0.9), evidence(1.1))
@@ -332,15 +342,3 @@ def test_groups_are_learned():
         mine = labels == group
         norm = strength * np.sum(truth.mean[mine] ** 2)
         np.testing.assert_allclose(norm, dimensions[mine].sum(), rtol=1e-3)
-
-
-@pytest.mark.slow
-def test_strength_learned_by_products_alone():
-    """Near the exact one: γ from 16 samples is known to √(2/(16 γ)), and γ is 3 here."""
-    arrays = strong("poisson", 0)
-    arguments = {"num_samples": 16, "key": KEY}
-    data, prior = observations("poisson", arrays), prior_of(arrays)
-    exact = lm.maximise_evidence(data, prior, **arguments)
-    fit = lm.maximise_evidence(data, prior, method=lm.BlockCG(), **arguments)
-    ratio = float(fit.prior.alpha) / float(exact.prior.alpha)
-    assert abs(np.log(ratio)) <= 5 * np.sqrt(2 / (16 * 3))
