@@ -77,24 +77,27 @@ def require_structure(tree: PyTree, structure: PyTree, name: str, owner: str) ->
         )
 
 
-def shaped_like(tree: PyTree, structure: PyTree, name: str) -> PyTree[Array]:
-    """A tree of finite real arrays with the structure, shapes and dtypes of the outputs.
+def shaped_like(
+    tree: PyTree, structure: PyTree, name: str, owner: str = "the design's outputs"
+) -> PyTree[Array]:
+    """A tree of finite real arrays with the structure, shapes and dtypes of another.
 
     Args:
         tree: as it was given.
-        structure: of the outputs, arrays or shapes.
+        structure: of the other, arrays or shapes.
         name: of the tree, for messages.
+        owner: of the structure, for messages.
 
     Raises:
         ValueError: it has others (nothing is broadcast), or is not finite.
     """
-    require_structure(tree, structure, name, "the design's outputs")
+    require_structure(tree, structure, name, owner)
     held = jax.dtypes.canonicalize_dtype
     tree = jax.tree.map(lambda t, s: real_array(t, name, held(s.dtype)), tree, structure)
     shapes = [leaf.shape for leaf in jax.tree.leaves(tree)]
     wanted = [tuple(leaf.shape) for leaf in jax.tree.leaves(structure)]
     if shapes != wanted:
-        raise ValueError(f"{name} has shape {shapes}, the design's outputs have {wanted}.")
+        raise ValueError(f"{name} has shape {shapes}, {owner} {wanted}.")
     require_finite(tree, name)
     return tree
 

@@ -25,7 +25,9 @@ FLAT = 1e-7
 
 
 class EvidenceState(eqx.Module):
-    """Where learning stands; save it, and pass it as `state=` to go on bit for bit.
+    """Where learning stands; save it, and pass it as `state=` to go on.
+
+    With Gaussian noise it goes on bit for bit, else to the precision to which a mode is found.
 
     Attributes:
         step: updates made so far.

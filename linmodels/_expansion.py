@@ -49,7 +49,7 @@ def at_prior_mean(data: Data, prior: GaussianPrior, curvature_at: PyTree = None)
 def prior_mean(prior: GaussianPrior, structure: PyTree) -> PyTree:
     """μ, shaped as θ."""
     if prior.mean is not None:
-        return shaped_like(prior.mean, structure, "prior mean")
+        return shaped_like(prior.mean, structure, "prior mean", "θ")
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), structure)
 
 

@@ -57,7 +57,7 @@ def prepared(
         raise ValueError(f"The mode with {name} is a Python loop: call it outside jit and grad.")
     structure = parameter_structure(example.design.in_structure())
     if curvature_at is not None:
-        curvature_at = shaped_like(curvature_at, structure, "curvature_at")
+        curvature_at = shaped_like(curvature_at, structure, "curvature_at", "θ")
     start = at_prior_mean(data, prior, curvature_at)
     first = method.prepare(start, prior, num_samples=num_samples, key=key)
     return LaplaceSystem(

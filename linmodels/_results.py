@@ -21,7 +21,7 @@ class RESULTS(eqx.Enumeration):
     non_finite = "A NaN or an infinity appeared in the posterior: check design and hyperparameters."
     mode_not_found = (
         "Newton's method did not reach a mode of the posterior: a flat column may separate the "
-        "targets, which sends it to infinity: give it a prior."
+        "targets, so that there is none (give it a prior), or the prior mean is too far off."
     )
     not_positive_definite = (
         "The posterior precision is not positive definite: flat columns that are zero or linearly "
