@@ -45,13 +45,23 @@ def prepared(
     Raises:
         ValueError: as the method's `prepare`; traced arguments; a curvature of Gaussian noise.
     """
+    likelihood = example_batch(data).likelihood
+    if isinstance(likelihood, AbstractCurved):
+        return _around_the_mode(data, prior, method, num_samples, key, curvature_at)
+    if curvature_at is not None:
+        raise ValueError("curvature_at: the curvature of Gaussian noise is the same everywhere.")
+    return method.prepare(data, prior, num_samples=num_samples, key=key)
+
+
+def _around_the_mode(
+    data: Data,
+    prior: GaussianPrior,
+    method: AbstractMethod,
+    num_samples: int,
+    key: Array | None,
+    curvature_at: PyTree,
+) -> "LaplaceSystem":
     example = example_batch(data)
-    if not isinstance(example.likelihood, AbstractCurved):
-        if curvature_at is not None:
-            raise ValueError(
-                "curvature_at: the curvature of Gaussian noise is the same everywhere."
-            )
-        return method.prepare(data, prior, num_samples=num_samples, key=key)
     name = type(example.likelihood).__name__
     if is_traced(prior) or (isinstance(data, Observations) and is_traced(data)):
         raise ValueError(f"The mode with {name} is a Python loop: call it outside jit and grad.")

@@ -23,8 +23,8 @@ from the mode as the mean of a linear model may be from the solution for 64 samp
 REACH = 0.1
 """Largest change of an output for which the quadratic model is trusted. With flat columns, which
 may send outputs to infinity, a last step is no longer than that."""
-SHORTER = 2.0 ** -np.arange(21)
-LONGER = 2.0 ** np.arange(6, 0, -1)
+LENGTHS = 2.0 ** np.arange(6, -21, -1)
+"""Of steps that are tried; as many with flat columns, where none is longer than 1."""
 
 
 class Mode(NamedTuple):
@@ -104,14 +104,14 @@ def _step(
     assert solution.coordinates is not None
     toward = np.asarray(solution.coordinates, np.float64) - here.coordinates
     direction = jax.tree.map(jnp.subtract, solution.posterior.mean, here.parameters)
-    lengths = SHORTER if any_flat else np.concatenate([LONGER, SHORTER])
+    lengths = LENGTHS / LENGTHS[0] if any_flat else LENGTHS
     line = along(data, here.parameters, direction, lengths)
     slope, square = (precision * here.coordinates) @ toward, precision @ toward**2
     rises = np.nan_to_num(line.rises, nan=-np.inf) - lengths * slope - 0.5 * lengths**2 * square
     short = line.reach <= REACH
     if short:
-        lengths, curvature = SHORTER, line.curvature + square
-        rises = lengths * (line.slope - slope) - 0.54 * lengths**2 * curvature
+        model = lengths * (line.slope - slope) - 0.54 * lengths**2 * (line.curvature + square)
+        rises = np.where(lengths * line.reach <= REACH, model, -np.inf)
     best = int(np.argmax(rises))
     end = _moved(here, lengths[best], direction, toward)
     expected = 0.5 * (square + line.curvature)

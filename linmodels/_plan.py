@@ -36,7 +36,8 @@ class Plan(NamedTuple):
         reason: why it was chosen, for people.
         side: "primal" (blocks of parameters) or "dual" (of outputs).
         memory: expected peak beside the data, in bytes; for block-CG a rough guess.
-        passes: products with the data, each with all samples, that a solve is expected to take;
+        passes: products with the data, each with all samples, that a solve (or, to the mode of
+            other likelihoods than `Gaussian`, a Newton step) is expected to take;
             None where only a probe could tell.
         seconds: that a solve is expected to take, without compilation; None as `passes`. Learning
             several strengths takes a solve a step.

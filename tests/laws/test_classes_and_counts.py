@@ -52,6 +52,7 @@ def test_other_links():
     np.testing.assert_allclose(two, expit(draws).mean(0), atol=64 * working_epsilon())
 
 
+@pytest.mark.slow
 def test_extreme_samples_have_a_finite_density():
     """Logits of ±1e4: log-sum-exp of −1e4 and 0 over two samples is −log 2."""
     design = lx.MatrixLinearOperator(jnp.ones((1, 1)))
