@@ -12,7 +12,7 @@ from linmodels._mode import Mode, find_mode
 from linmodels._observations import Data, Observations, example_batch
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS
-from linmodels.likelihoods import AbstractCurved
+from linmodels.likelihoods import LOG_2PI, AbstractCurved
 from linmodels.methods import (
     AbstractMethod,
     AbstractSystem,
@@ -166,14 +166,17 @@ class LaplaceSystem(AbstractSystem):
         return Mode(prior_mean(self.prior, self.structure), np.zeros(size), RESULTS.successful, 0)
 
     def _terms(self, mode: Mode, terms: EvidenceTerms, alpha: np.ndarray) -> EvidenceTerms:
-        """Laplace's evidence from that of the expansion, whose fit and penalty are taken off."""
+        """Laplace's evidence from that of the expansion, less its constant, fit and penalty."""
         flat, groups, count = self._coordinates
         squares = np.where(flat, 0, mode.coordinates**2)
         norm = np.asarray(alpha, np.float64) * np.bincount(groups, squares, minlength=count)
-        determinants = terms.log_evidence + 0.5 * (terms.residual.sum() + terms.group_norm.sum())
+        rest = (
+            terms.residual.sum() + terms.group_norm.sum() + LOG_2PI * self.first_scales.rank.sum()
+        )
         fitted = log_likelihood(self.data, mode.parameters)
         return terms._replace(
-            log_evidence=fitted - 0.5 * norm.sum() + determinants, group_norm=norm
+            log_evidence=fitted - 0.5 * norm.sum() + terms.log_evidence + 0.5 * rest,
+            group_norm=norm,
         )
 
     @property

@@ -10,7 +10,7 @@ from linmodels.likelihoods._targets import curvature_floor, require_between
 
 
 class Bernoulli(AbstractCurved):
-    """p(y = 1) = σ(f) = 1/(1 + e⁻ᶠ), for targets in {0, 1} or, soft, in [0, 1].
+    """p(y = 1) = σ(f) = 1/(1 + e⁻ᶠ), for targets in {0, 1} (or bools) or, soft, in [0, 1].
 
     R v = √(p(1 − p)) v. Every entry of the outputs is a logit of its own.
 
@@ -30,7 +30,7 @@ class Bernoulli(AbstractCurved):
         Raises:
             ValueError: a target outside [0, 1].
         """
-        targets = shaped_like(targets, structure, "targets")
+        targets = shaped_like(targets, structure, "targets", kinds="biuf")
         return jax.tree.map(lambda y: require_between(y, 0.0, 1.0, "Bernoulli targets"), targets)
 
     def log_prob(self, outputs: PyTree, targets: PyTree) -> PyTree:

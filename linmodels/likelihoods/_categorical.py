@@ -106,7 +106,7 @@ def _probabilities(targets: Any, outputs: Any) -> Array:
             f"Categorical targets have shape {targets.shape}: give class numbers {shape[:-1]} or "
             f"probabilities {shape}."
         )
-    rows = require_between(real_array(targets, "targets", dtype), 0.0, 1.0, "targets")
+    rows = require_between(real_array(targets, "targets", dtype, kinds="biuf"), 0.0, 1.0, "targets")
     if is_traced(rows):
         sums = jnp.sum(rows, axis=-1, keepdims=True)
         return jnp.where(jnp.abs(sums - 1) <= SUM_TOLERANCE, rows / sums, jnp.nan)

@@ -156,6 +156,13 @@ def test_wrong_targets_under_jit_become_nan():
         assert np.isnan(np.asarray(held)).any()
 
 
+def test_bools_are_targets():
+    outputs = jax.ShapeDtypeStruct((3, 3), jnp.float32)
+    for likelihood in (lm.Bernoulli(), lm.Categorical()):
+        held = likelihood.as_targets(np.eye(3, dtype=bool), outputs)
+        np.testing.assert_array_equal(held, np.eye(3))
+
+
 def test_one_class_is_refused():
     for shape in ((4, 1), (4,)):
         outputs = jax.ShapeDtypeStruct(shape, jnp.float32)
