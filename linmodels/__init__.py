@@ -2,6 +2,7 @@
 
 from linmodels import effective_dimension as effective_dimension
 from linmodels import krylov as krylov
+from linmodels import likelihoods as likelihoods
 from linmodels import metrics as metrics
 from linmodels import operators as operators
 from linmodels._columns import ColumnMoments as ColumnMoments
@@ -20,7 +21,6 @@ from linmodels._infer import infer as infer
 from linmodels._infer import log_evidence as log_evidence
 from linmodels._leave_one_out import LeaveOneOut as LeaveOneOut
 from linmodels._leave_one_out import leave_one_out as leave_one_out
-from linmodels._likelihoods import Gaussian as Gaussian
 from linmodels._observations import Batched as Batched
 from linmodels._observations import Observations as Observations
 from linmodels._observations import RowSlices as RowSlices
@@ -35,6 +35,11 @@ from linmodels._results import Flag as Flag
 from linmodels._results import FlagKind as FlagKind
 from linmodels._storage import load as load
 from linmodels._storage import save as save
+from linmodels.likelihoods import AbstractLikelihood as AbstractLikelihood
+from linmodels.likelihoods import Bernoulli as Bernoulli
+from linmodels.likelihoods import Categorical as Categorical
+from linmodels.likelihoods import Gaussian as Gaussian
+from linmodels.likelihoods import Poisson as Poisson
 from linmodels.methods import AbstractMethod as AbstractMethod
 from linmodels.methods import BlockCG as BlockCG
 from linmodels.methods import EvidencePath as EvidencePath

@@ -77,6 +77,38 @@ def require_structure(tree: PyTree, structure: PyTree, name: str, owner: str) ->
         )
 
 
+def shaped_like(
+    tree: PyTree,
+    structure: PyTree,
+    name: str,
+    owner: str = "the design's outputs",
+    kinds: str = "iuf",
+) -> PyTree[Array]:
+    """A tree of finite real arrays with the structure, shapes and dtypes of another.
+
+    Args:
+        tree: as it was given.
+        structure: of the other, arrays or shapes.
+        name: of the tree, for messages.
+        owner: of the structure, for messages.
+        kinds: as for `real_array`.
+
+    Raises:
+        ValueError: it has others (nothing is broadcast), or is not finite.
+    """
+    require_structure(tree, structure, name, owner)
+    held = jax.dtypes.canonicalize_dtype
+    tree = jax.tree.map(
+        lambda t, s: real_array(t, name, held(s.dtype), kinds=kinds), tree, structure
+    )
+    shapes = [leaf.shape for leaf in jax.tree.leaves(tree)]
+    wanted = [tuple(leaf.shape) for leaf in jax.tree.leaves(structure)]
+    if shapes != wanted:
+        raise ValueError(f"{name} has shape {shapes}, {owner} {wanted}.")
+    require_finite(tree, name)
+    return tree
+
+
 def real_array(
     value: Any, name: str, dtype: Any, *, kinds: str = "iuf", positive: bool = False
 ) -> Array:

@@ -73,8 +73,7 @@ def _estimated(batch: Batch, design: WhitenedDesign, key: Array):
 def _exact(batch: Batch, flat: FlatColumns | None):
     """Both sums of squares, or None where the operator does not give its rows."""
     data = batch.observations()
-    design, likelihood = data.design, gaussian(data.likelihood)
-    by_entry = likelihood.factor is None
+    design, by_entry = data.design, gaussian(data.likelihood).acts_by_entry
     if by_entry and isinstance(design, lx.MatrixLinearOperator):
         return _by_rows(design.matrix, _row_weights(data), flat)
     if by_entry and isinstance(design, Sparse):

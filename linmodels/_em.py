@@ -6,18 +6,18 @@ from functools import partial
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from linmodels._arguments import require_arguments
 from linmodels._arrays import is_traced
 from linmodels._infer import Fit, finish
-from linmodels._likelihoods import Gaussian
+from linmodels._laplace import prepared
 from linmodels._m_step import MAX_RATIO, RUNAWAY, Hyperparameters, flags, mackay
 from linmodels._observations import Data, example_batch, require_untraced
 from linmodels._plan import Plan, plan
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS
-from linmodels._whitening import gaussian
+from linmodels.likelihoods import AbstractLikelihood
 from linmodels.methods import AbstractMethod, AbstractSystem, Scales
 
 FLAT = 1e-7
@@ -25,7 +25,9 @@ FLAT = 1e-7
 
 
 class EvidenceState(eqx.Module):
-    """Where learning stands; save it, and pass it as `state=` to go on bit for bit.
+    """Where learning stands; save it, and pass it as `state=` to go on.
+
+    With Gaussian noise it goes on bit for bit, else to the precision to which a mode is found.
 
     Attributes:
         step: updates made so far.
@@ -60,6 +62,7 @@ def maximise_evidence(
     key: Array | None = None,
     max_steps: int = 1_000,
     tolerance: float = 1e-6,
+    curvature_at: PyTree = None,
     callback: Callable[[EvidenceState], None] | None = None,
     state: EvidenceState | None = None,
     throw: bool = True,
@@ -77,6 +80,7 @@ def maximise_evidence(
         key: of the draws.
         max_steps: updates before giving up.
         tolerance: largest |log ratio| of an update that counts as settled.
+        curvature_at: as for `infer`.
         callback: called with the `EvidenceState` after every update.
         state: go on from here instead of from the start.
         throw: raise where the result is not successful.
@@ -99,8 +103,9 @@ def maximise_evidence(
     if method is None:
         chosen = plan(data, prior, num_samples)
         method = chosen.method
-    likelihood = gaussian(example_batch(data).likelihood)
-    system = method.prepare(data, prior, num_samples=num_samples, key=key)
+    likelihood = example_batch(data).likelihood
+    arguments = {"num_samples": num_samples, "key": key, "curvature_at": curvature_at}
+    system = prepared(data, prior, method, **arguments)
     scales = system.scales()
     state = _start(scales, prior, likelihood, state)
     update = partial(_step, system, scales, likelihood.learn)
@@ -116,7 +121,7 @@ def maximise_evidence(
 def _start(
     scales: Scales,
     prior: GaussianPrior,
-    likelihood: Gaussian,
+    likelihood: AbstractLikelihood,
     state: EvidenceState | None,
 ) -> EvidenceState:
     if state is not None:
@@ -131,7 +136,7 @@ def _start(
     return EvidenceState(0, alpha, beta, -np.inf, 0.0, np.inf, np.inf)
 
 
-def _checked(state: EvidenceState, scales: Scales, likelihood: Gaussian) -> EvidenceState:
+def _checked(state: EvidenceState, scales: Scales, likelihood: AbstractLikelihood) -> EvidenceState:
     if not isinstance(state, EvidenceState):
         raise ValueError(f"state must be an EvidenceState, got {type(state).__name__}.")
     shapes = state.alpha.shape, state.noise_precision.shape

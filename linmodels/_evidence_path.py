@@ -3,9 +3,10 @@
 from jaxtyping import Array
 
 from linmodels._arguments import require_arguments
-from linmodels._observations import Data, require_untraced
+from linmodels._observations import Data, example_batch, require_untraced
 from linmodels._plan import plan
 from linmodels._priors import GaussianPrior
+from linmodels.likelihoods import AbstractCurved
 from linmodels.methods import AbstractMethod, EvidencePath
 
 
@@ -31,7 +32,7 @@ def evidence_path(
 
     Raises:
         ValueError: several groups or noise precisions, data that do not fit or are not finite, a
-            missing key, traced arguments.
+            missing key, traced arguments, a likelihood that is not Gaussian.
 
     >>> import jax.numpy as jnp, lineax as lx
     >>> from linmodels import Observations
@@ -42,6 +43,12 @@ def evidence_path(
     """
     require_arguments(data, prior, method, num_samples, key)
     require_untraced(data, "evidence_path")
+    likelihood = example_batch(data).likelihood
+    if isinstance(likelihood, AbstractCurved):
+        raise ValueError(
+            f"An evidence path needs Gaussian noise: the mode with {type(likelihood).__name__} "
+            "moves with alpha. Use maximise_evidence."
+        )
     method = plan(data, prior, num_samples).method if method is None else method
     prior = GaussianPrior.g_prior() if prior is None else prior
     return method.prepare(data, prior, num_samples=num_samples, key=key).path

@@ -10,13 +10,13 @@ from jaxtyping import Array, Float, PyTree
 
 from linmodels._arguments import require_arguments
 from linmodels._arrays import is_traced, parameter_structure
-from linmodels._likelihoods import Gaussian
+from linmodels._laplace import prepared
 from linmodels._observations import Data, example_batch
 from linmodels._plan import Plan, plan
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS, Flag
-from linmodels._whitening import gaussian
+from linmodels.likelihoods import AbstractLikelihood
 from linmodels.methods import AbstractMethod, Solution, SolverReport
 
 
@@ -26,7 +26,7 @@ class Fit(eqx.Module):
     Attributes:
         posterior: of θ.
         prior: with α and the factor in force.
-        likelihood: with the noise precision in force.
+        likelihood: with the noise precision in force, if it has one.
         log_evidence: log p(y | α, B) in nats; flat parameters are integrated with density 1.
         effective_dimension: γ, the number of penalised parameters that the data determine.
         noise_scale: learned β, by which the given likelihood's precision was multiplied, (C,);
@@ -44,7 +44,7 @@ class Fit(eqx.Module):
 
     posterior: Posterior
     prior: GaussianPrior
-    likelihood: Gaussian
+    likelihood: AbstractLikelihood
     log_evidence: Float[Array, ""]
     effective_dimension: Float[Array, ""]
     noise_scale: Float[Array, " C"]
@@ -75,11 +75,14 @@ def infer(
     method: AbstractMethod | None = None,
     num_samples: int = 64,
     key: Array | None = None,
+    curvature_at: PyTree = None,
     throw: bool = True,
 ) -> Fit:
     """The posterior of θ at a known α and noise precision.
 
-    Safe under jit, vmap and grad for a lone `Observations` with `Exact`.
+    Other likelihoods than `Gaussian` have Laplace's approximation around the mode, which damped
+    Newton steps find, each by the method. Safe under jit, vmap and grad for a lone `Observations`
+    with `Exact` and Gaussian noise.
 
     Args:
         data: observations with known noise, such as `Gaussian(4.0)`.
@@ -87,6 +90,8 @@ def infer(
         method: of inference; as `plan` chooses by default.
         num_samples: k, the deviations to draw; 0 needs no key.
         key: of the draws: the same key gives the same draws, whatever the batching or precision.
+        curvature_at: θ at which the curvature of the likelihood is taken for samples, evidence and
+            the g-prior, shaped as θ; the mode (and the prior mean for the g-prior) where None.
         throw: raise where the result is not successful; outside jit only.
 
     Returns:
@@ -94,10 +99,10 @@ def infer(
 
     Raises:
         ValueError: unknown hyperparameters, a missing key, data that do not fit or are not finite.
-        FitError: the posterior is not finite and `throw`.
+        FitError: the posterior is not finite or its mode was not found, and `throw`.
 
     >>> import jax.numpy as jnp, lineax as lx
-    >>> from linmodels import Observations
+    >>> from linmodels import Gaussian, Observations
     >>> design = lx.MatrixLinearOperator(jnp.array([[1.0], [2.0]]))
     >>> data = Observations(design, jnp.array([1.0, 1.0]), Gaussian(1.0))
     >>> fit = infer(data, GaussianPrior(1.0), num_samples=0)
@@ -106,18 +111,18 @@ def infer(
     """
     require_arguments(data, prior, method, num_samples, key)
     example = example_batch(data)
-    likelihood = gaussian(example.likelihood)
     if prior is None or prior.alpha is None:
         raise ValueError(
             "alpha is unknown: give a prior such as GaussianPrior(1.0), or use maximise_evidence."
         )
-    if likelihood.learn:
+    if example.likelihood.learn:
         raise ValueError("The noise precision is unknown: give it, or use maximise_evidence.")
     chosen = None
     if method is None:
         chosen = plan(data, prior, num_samples)
         method = chosen.method
-    system = method.prepare(data, prior, num_samples=num_samples, key=key)
+    arguments = {"num_samples": num_samples, "key": key, "curvature_at": curvature_at}
+    system = prepared(data, prior, method, **arguments)
     alpha = _per_group(prior, parameter_structure(example.design.in_structure()))
     beta = np.ones(1)
     solution = system.solve(alpha, beta)
@@ -135,7 +140,7 @@ def log_evidence(
         ValueError: as `infer`.
 
     >>> import jax.numpy as jnp, lineax as lx
-    >>> from linmodels import Observations
+    >>> from linmodels import Gaussian, Observations
     >>> design = lx.MatrixLinearOperator(jnp.array([[1.0], [2.0]]))
     >>> data = Observations(design, jnp.array([1.0, 1.0]), Gaussian(1.0))
     >>> round(float(log_evidence(data, GaussianPrior(1.0))), 4)
@@ -166,7 +171,7 @@ def finish(
     finite = _all_finite((posterior.mean, posterior.deviations, evidence))
     result = RESULTS.where(finite, result, RESULTS.non_finite)
     example = example_batch(data)
-    likelihood = gaussian(example.likelihood).known(noise_scale, example.targets)
+    likelihood = example.likelihood.known(noise_scale, example.targets)
     posterior = eqx.tree_at(lambda p: p.likelihood, posterior, likelihood)
     fit = Fit(
         posterior,

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 from linmodels._arrays import one_observation, ravel, size_of, unravel
 from linmodels._infer import Fit
 from linmodels._observations import Batched, Data, Observations
-from linmodels._whitening import gaussian
+from linmodels.likelihoods import Gaussian
 
 
 class LeaveOneOut(NamedTuple):
@@ -69,7 +69,12 @@ def _leave_out_batch(observe, arrays, shared, fit):
 
 def _leave_out(data: Observations, fit: Fit) -> LeaveOneOut:
     count = data._require_observation_axis("leave_one_out")
-    likelihood = gaussian(data.likelihood).known(fit.noise_scale, data.targets)
+    if not isinstance(data.likelihood, Gaussian):
+        raise ValueError(
+            f"leave_one_out has a closed form for Gaussian noise only, not for "
+            f"{type(data.likelihood).__name__}: hold out observations instead."
+        )
+    likelihood = data.likelihood.known(fit.noise_scale, data.targets)
     if likelihood.covers_all_targets(data.targets):
         raise ValueError("leave_one_out needs noise that is independent between observations.")
     mean = fit.posterior.predict(data.design, data.offset).mean

@@ -1,5 +1,6 @@
 """What was observed: a design, targets and a likelihood; in one piece or in batches."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,10 +16,10 @@ from linmodels._arrays import (
     is_traced,
     real_array,
     require_finite,
-    require_structure,
+    shaped_like,
     size_of,
 )
-from linmodels._likelihoods import AbstractLikelihood, Gaussian
+from linmodels.likelihoods import AbstractLikelihood, Gaussian
 
 
 class Observations(eqx.Module):
@@ -27,7 +28,8 @@ class Observations(eqx.Module):
     Args:
         design: Φ, any lineax operator; its input structure is that of θ, its output structure
             that of the targets. Leaves of the output share their leading axis, the n observations.
-        targets: y, a pytree shaped as `design.out_structure()`, in the data's own units.
+        targets: y, a pytree shaped as `design.out_structure()`, in the data's own units; class
+            numbers where the likelihood takes them.
         likelihood: of y given the outputs; `Gaussian()` learns its noise precision.
         offset: o, a fixed part of the outputs, shaped as the targets; nothing where None.
         weights: (n,), w_i ≥ 0: observation i counts w_i times. Weight 2 is the row twice, 0 not
@@ -59,11 +61,12 @@ class Observations(eqx.Module):
             )
         self.design = design
         _require_real(design)
-        self.targets = _as_outputs(targets, design, "targets")
-        self.offset = None if offset is None else _as_outputs(offset, design, "offset")
         self.likelihood = Gaussian() if likelihood is None else likelihood
         if not isinstance(self.likelihood, AbstractLikelihood):
             raise ValueError(f"likelihood must be one such as Gaussian(), got {likelihood!r}.")
+        structure = design.out_structure()
+        self.targets = self.likelihood.as_targets(targets, structure)
+        self.offset = None if offset is None else shaped_like(offset, structure, "offset")
         self.weights = self._checked_weights(weights)
         self._check_sizes()
 
@@ -116,26 +119,10 @@ class Observations(eqx.Module):
         return Observations(self.design, self.targets, self.likelihood, self.offset, old * weights)
 
 
-def _as_outputs(tree: PyTree, design: lx.AbstractLinearOperator, name: str) -> PyTree:
-    structure = design.out_structure()
-    require_structure(tree, structure, name, "the design's outputs")
-    tree = jax.tree.map(lambda t, s: real_array(t, name, _held(s.dtype)), tree, structure)
-    shapes = [leaf.shape for leaf in jax.tree.leaves(tree)]
-    wanted = [tuple(leaf.shape) for leaf in jax.tree.leaves(structure)]
-    if shapes != wanted:
-        raise ValueError(f"{name} has shape {shapes}, the design's outputs have {wanted}.")
-    require_finite(tree, name)
-    return tree
-
-
 def _require_real(design: lx.AbstractLinearOperator) -> None:
     for leaf in jax.tree.leaves((design.in_structure(), design.out_structure())):
         if not jnp.issubdtype(leaf.dtype, np.floating):
             raise ValueError(f"The design must be of real floats, got dtype {leaf.dtype}.")
-
-
-def _held(dtype: Any) -> Any:
-    return jax.dtypes.canonicalize_dtype(dtype)
 
 
 class RowSlices(Sequence):
@@ -213,6 +200,12 @@ class Batched:
         self.batch_size = len(first[0])
         self._row_shapes = [array.shape[1:] for array in first]
         self.num_observations = (len(batches) - 1) * self.batch_size + len(self.read(-1)[0])
+
+    def observed_by(self, observe: Callable[..., Observations], *shared: Any) -> "Batched":
+        """The same batches, seen by another function; none of them is read."""
+        result = copy.copy(self)
+        result.observe, result.shared = observe, shared
+        return result
 
     def read(self, index: int) -> tuple[np.ndarray, ...]:
         """The arrays of one batch; errors of the reader name the batch.

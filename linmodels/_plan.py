@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from linmodels._arguments import require_kinds
+from linmodels._expansion import at_prior_mean
 from linmodels._observations import Data, batches, example_batch, num_outputs
 from linmodels._priors import GaussianPrior
 from linmodels._products import normal
@@ -37,7 +38,8 @@ class Plan(NamedTuple):
         memory: expected peak of arrays beside the data and what its own products need, in bytes.
             Compiled programs take some 200 MB more; so does, for arrays below 32 MB each, what
             the C library keeps of freed ones.
-        passes: products with the data, each with all samples, that a solve is expected to take;
+        passes: products with the data, each with all samples, that a solve (or, to the mode of
+            other likelihoods than `Gaussian`, a Newton step) is expected to take;
             None where only a probe could tell.
         seconds: that a solve is expected to take, without compilation; None as `passes`. Learning
             several strengths takes a solve a step.
@@ -148,6 +150,7 @@ def _probed(
 ) -> Plan:
     """The plan with passes and seconds, where one α and one noise precision make a path."""
     prior = GaussianPrior.g_prior() if prior is None else prior
+    data = at_prior_mean(data, prior)
     probe = BlockCG(max_passes=LOOKS).prepare(data, prior, num_samples=PROBES, key=key)
     assert isinstance(probe, BlockSystem)
     if not probe.has_path:

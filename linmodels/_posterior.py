@@ -16,13 +16,14 @@ from linmodels._arrays import (
     ravel,
     real_array,
     require_finite,
+    shaped_like,
     size_of,
     unravel,
 )
-from linmodels._likelihoods import AbstractLikelihood, Gaussian
-from linmodels._prediction import Prediction, quantile, row_variances, shaped_like
+from linmodels._prediction import Prediction, quantile, row_variances
 from linmodels._priors import GaussianPrior
 from linmodels._storage import load, save
+from linmodels.likelihoods import AbstractLikelihood, Gaussian
 
 
 class Summary(NamedTuple):
@@ -75,7 +76,6 @@ class Posterior(eqx.Module):
         mean = design.mv(_cast(self.mean, design.in_structure()))
         if offset is not None:
             offset = shaped_like(offset, mean, "offset")
-            require_finite(offset, "offset")
             mean = jax.tree.map(jnp.add, mean, offset)
         require_finite(mean, "the predicted mean, and so the design,")
         structure = design.in_structure()

@@ -11,13 +11,17 @@ from jaxtyping import Array, Float, PyTree
 from linmodels import metrics
 from linmodels._arrays import (
     ravel,
-    real_array,
-    require_finite,
     require_single_key,
-    require_structure,
     unravel,
 )
-from linmodels._likelihoods import AbstractLikelihood, Gaussian
+from linmodels.likelihoods import (
+    AbstractCurved,
+    AbstractLikelihood,
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Poisson,
+)
 
 ROWS_AT_ONCE = 1_024
 
@@ -100,13 +104,47 @@ class Prediction(eqx.Module):
         return lower, jax.tree.map(lambda m, s: m + width * s, self.mean, std)
 
     def log_prob(self, targets: PyTree) -> PyTree:
-        """Marginal log-density of every target entry, shaped as the targets.
+        """Marginal log-density of every target entry; of every observation for `Categorical`.
+
+        Other likelihoods than `Gaussian` are averaged over the k samples, log 1/k Σ p(y|f_j).
 
         Raises:
-            ValueError: targets of another shape or not finite, or as `std`.
+            ValueError: targets that do not fit or are not finite, or as `std`; no deviations where
+                they are needed.
         """
         targets = self._checked(targets)
+        if isinstance(self.likelihood, AbstractCurved):
+            draws = jax.vmap(lambda f: self.likelihood.log_prob(f, targets))(self.samples())
+            return jax.tree.map(_log_mean_exp, draws)
         return jax.tree.map(metrics.gaussian_log_prob, targets, self.mean, self.std(noise=True))
+
+    def probabilities(self) -> PyTree:
+        """p(y) of the classes, shaped as the outputs: the mean over the k samples of p(y|f).
+
+        For `Categorical` they sum to 1 over the last axis; for `Bernoulli` they are of y = 1.
+
+        Raises:
+            ValueError: another likelihood, or no deviations were drawn.
+        """
+        return self._expected_targets(Categorical, Bernoulli)
+
+    def rate(self) -> PyTree:
+        """E[y] for `Poisson`, shaped as the outputs: the mean over the k samples of eᶠ.
+
+        Raises:
+            ValueError: another likelihood, or no deviations were drawn.
+        """
+        return self._expected_targets(Poisson)
+
+    def _expected_targets(self, *kinds: type) -> PyTree:
+        likelihood = self.likelihood
+        if not isinstance(likelihood, AbstractCurved) or not isinstance(likelihood, kinds):
+            raise ValueError(
+                f"This is for {' or '.join(kind.__name__ for kind in kinds)} targets, not for "
+                f"{type(likelihood).__name__}."
+            )
+        draws = jax.vmap(likelihood.expected_targets)(self.samples())
+        return jax.tree.map(lambda d: jnp.mean(d, axis=0), draws)
 
     def joint_log_prob(self, targets: PyTree) -> Float[Array, ""]:
         """Log-density of all targets together; O(N³).
@@ -130,7 +168,10 @@ class Prediction(eqx.Module):
     @property
     def _gaussian(self) -> Gaussian:
         if not isinstance(self.likelihood, Gaussian):
-            raise ValueError(f"{type(self.likelihood).__name__} has no additive noise.")
+            raise ValueError(
+                f"{type(self.likelihood).__name__} has no additive noise: pass noise=False, or ask "
+                "for log_prob, probabilities or rate."
+            )
         return self.likelihood
 
     def _variance(self) -> PyTree:
@@ -145,24 +186,7 @@ class Prediction(eqx.Module):
         return self.deviations
 
     def _checked(self, targets: PyTree) -> PyTree:
-        targets = shaped_like(targets, self.mean, "targets")
-        require_finite(targets, "targets")
-        return targets
-
-
-def shaped_like(tree: PyTree, outputs: PyTree, name: str) -> PyTree:
-    """A tree of real arrays with the structure, shapes and dtypes of `outputs`.
-
-    Raises:
-        ValueError: it has others; nothing is broadcast.
-    """
-    require_structure(tree, outputs, name, "the outputs")
-    tree = jax.tree.map(lambda t, f: real_array(t, name, f.dtype), tree, outputs)
-    shapes = [leaf.shape for leaf in jax.tree.leaves(tree)]
-    wanted = [leaf.shape for leaf in jax.tree.leaves(outputs)]
-    if shapes != wanted:
-        raise ValueError(f"{name} must have the shapes {wanted} of the outputs, not {shapes}.")
-    return tree
+        return self.likelihood.as_targets(targets, self.mean)
 
 
 def design_rows(design: lx.AbstractLinearOperator) -> Float[Array, "N d"]:
@@ -174,6 +198,10 @@ def design_rows(design: lx.AbstractLinearOperator) -> Float[Array, "N d"]:
     dtype = jnp.result_type(*jax.tree.leaves(structure))
     unit = jnp.eye(size, dtype=dtype)
     return jax.vmap(lambda e: ravel(design.T.mv(unravel(e, structure))))(unit)
+
+
+def _log_mean_exp(values: Float[Array, "k ..."]) -> Float[Array, "..."]:
+    return jax.nn.logsumexp(values, axis=0) - np.log(len(values))
 
 
 @eqx.filter_jit

@@ -19,6 +19,10 @@ class RESULTS(eqx.Enumeration):
     negative_curvature = "The solver met negative curvature: the operator is not positive definite."
     breakdown = "The solver's search directions became dependent before it converged."
     non_finite = "A NaN or an infinity appeared in the posterior: check design and hyperparameters."
+    mode_not_found = (
+        "Newton's method did not reach a mode of the posterior: a flat column may separate the "
+        "targets, so that there is none (give it a prior), or the prior mean is too far off."
+    )
     not_positive_definite = (
         "The posterior precision is not positive definite: flat columns that are zero or linearly "
         "dependent, or a prior precision too small for the working precision."

@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from linmodels._arrays import one_observation, ravel, require_structure, size_of, unravel
 from linmodels._draws import row_draws
-from linmodels._likelihoods import AbstractLikelihood, Gaussian
 from linmodels._observations import Batch, Batched, Data, Observations, batches
+from linmodels.likelihoods import AbstractLikelihood, AbstractQuadratic
 
 
 class WhitenedRows(NamedTuple):
@@ -25,7 +25,7 @@ class WhitenedRows(NamedTuple):
     design: Float[Array, "N d"]
     """√w RΦ"""
     targets: Float[Array, " N"]
-    """√w R(y − o − Φμ)"""
+    """√w R(y − o − Φμ), and √w r beside it where the likelihood was expanded"""
     noise: Float[Array, "N k"]
     """u ~ N(0, I) in float32, one draw a row of the data whatever the batch"""
     output: Int[Array, " N"]
@@ -117,7 +117,7 @@ def row_vectors(
     likelihood, counts = gaussian(data.likelihood), _entry_weights(data)
     output, rank = _ranks(likelihood, data.targets, counts)
     return RowVectors(
-        targets=ravel(root_product(data, residual)),
+        targets=ravel(_times_root_weights(data, likelihood.whitened(data.targets, residual))),
         noise=row_noise(data.targets, first, num_samples, key),
         output=output,
         rank=rank,
@@ -125,13 +125,13 @@ def row_vectors(
     )
 
 
-def gaussian(likelihood: AbstractLikelihood) -> Gaussian:
-    """The likelihood, if it is Gaussian.
+def gaussian(likelihood: AbstractLikelihood) -> AbstractQuadratic:
+    """The likelihood, if it is that of Gaussian noise, as every expansion is.
 
     Raises:
         ValueError: it is not.
     """
-    if not isinstance(likelihood, Gaussian):
+    if not isinstance(likelihood, AbstractQuadratic):
         raise ValueError(f"This method is for Gaussian noise, not {type(likelihood).__name__}.")
     return likelihood
 
@@ -202,7 +202,7 @@ def _entry_weights(data: Observations) -> Float[Array, " N"] | Float[Array, ""]:
     return ravel(jax.tree.map(spread, data.targets))
 
 
-def _ranks(likelihood: Gaussian, targets: PyTree, counts: Array) -> tuple[Array, Array]:
+def _ranks(likelihood: AbstractQuadratic, targets: PyTree, counts: Array) -> tuple[Array, Array]:
     """Index of every entry's noise precision, and the summed rank for each."""
     rank = ravel(likelihood.rank(targets)) * counts
     output = noise_labels(likelihood, targets)
@@ -211,12 +211,12 @@ def _ranks(likelihood: Gaussian, targets: PyTree, counts: Array) -> tuple[Array,
     return output, jnp.zeros(num_noises(likelihood, targets), rank.dtype).at[output].add(rank)
 
 
-def num_noises(likelihood: Gaussian, targets: PyTree) -> int:
+def num_noises(likelihood: AbstractQuadratic, targets: PyTree) -> int:
     """C, the number of noise precisions β_c."""
     return size_of(one_observation(targets)) if likelihood.per_output else 1
 
 
-def noise_labels(likelihood: Gaussian, targets: PyTree) -> Int[Array, " N"]:
+def noise_labels(likelihood: AbstractQuadratic, targets: PyTree) -> Int[Array, " N"]:
     """Index c of the noise precision β_c that every entry has."""
     if not likelihood.per_output:
         return jnp.zeros(size_of(targets), int)

@@ -8,10 +8,12 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import parameter_structure, ravel
+from linmodels._expansion import Point, expanded
 from linmodels._observations import Data, example_batch
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
-from linmodels._whitening import gaussian, whitened_rows
+from linmodels._whitening import whitened_rows
+from linmodels.likelihoods import AbstractCurved
 
 
 class Estimate(NamedTuple):
@@ -95,6 +97,8 @@ def num_samples_for(relative_error: float, dimension: float) -> int:
 def sample_norms(data: Data, prior: GaussianPrior, posterior: Posterior) -> SampleNorms:
     """What the estimators need of a posterior's deviations, in one pass over the data.
 
+    Likelihoods other than `Gaussian` have their curvature at the posterior mean.
+
     Args:
         data: the observations, with known noise precision (`posterior.likelihood` of a fit).
         prior: with known α and a settled factor, such as `fit.prior`.
@@ -104,10 +108,12 @@ def sample_norms(data: Data, prior: GaussianPrior, posterior: Posterior) -> Samp
         ValueError: no deviations, unknown hyperparameters, or a prior factor without inverse.
     """
     example = example_batch(data)
-    if posterior.num_samples == 0 or prior.alpha is None or gaussian(example.likelihood).learn:
+    if posterior.num_samples == 0 or prior.alpha is None or example.likelihood.learn:
         raise ValueError(
             "sample_norms needs deviations, a known alpha and a known noise precision."
         )
+    if isinstance(example.likelihood, AbstractCurved):
+        data = expanded(data, Point(posterior.mean))
     deviations = jax.vmap(ravel)(posterior.deviations)
     total, rank = np.zeros(posterior.num_samples), 0.0
     for rows in whitened_rows(data, prior.mean):

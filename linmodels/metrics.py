@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from linmodels._likelihoods import LOG_2PI
+from linmodels.likelihoods import LOG_2PI
 
 
 def gaussian_log_prob(

@@ -198,9 +198,9 @@ def _tree_design() -> lx.AbstractLinearOperator:
         (lambda p: p.predict(_tree_design()), "takes {'a': .*, θ is"),
         (lambda p: p.predict(matrix(X * 1j)), "real floats, got dtype complex64"),
         (lambda p: p.predict(matrix(put(X, (2, 0), NAN))), r"the design, .*entry \(2,\) is nan"),
-        (lambda p: p.predict(matrix(), Y[:5]), r"offset must have .*\[\(6,\)\].* not \[\(5,\)\]"),
-        (lambda p: p.predict(matrix(), Y[:, None]), r"offset .* not \[\(6, 1\)\]"),
-        (lambda p: p.predict(matrix(), 1.0), r"offset .* not \[\(\)\]"),
+        (lambda p: p.predict(matrix(), Y[:5]), r"offset has shape \[\(5,\)\].*\[\(6,\)\]"),
+        (lambda p: p.predict(matrix(), Y[:, None]), r"offset has shape \[\(6, 1\)\].*\[\(6,\)\]"),
+        (lambda p: p.predict(matrix(), 1.0), r"offset has shape \[\(\)\]"),
         (lambda p: p.predict(matrix(), {"a": Y}), "offset must have the structure.*'a'"),
         (lambda p: p.predict(matrix(), Y.tolist()), "offset .*array, not a list"),
         (lambda p: p.predict(matrix(), put(Y, 1, NAN)), r"offset .*entry \(1,\) is nan"),
@@ -225,8 +225,8 @@ def test_level(level):
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        (Y[:, None], r"targets .* not \[\(6, 1\)\]"),
-        (Y[:5], r"targets .* not \[\(5,\)\]"),
+        (Y[:, None], r"targets has shape \[\(6, 1\)\]"),
+        (Y[:5], r"targets has shape \[\(5,\)\]"),
         ({"a": Y}, "targets must have the structure.*'a'"),
         (put(Y, 2, NAN), r"targets must be finite; entry \(2,\) is nan"),
         (Y * 1j, "targets must be real numbers.*complex"),

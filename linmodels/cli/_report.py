@@ -62,6 +62,7 @@ def settings(
         rows: that were trained on.
         parameters: that the prior holds in check, the flat ones left out.
     """
+    assert isinstance(fit.likelihood, lm.Gaussian)
     noise = float(np.asarray(fit.likelihood.noise_precision).ravel()[0]) ** -0.5 * target_scale
     evidence = float(fit.log_evidence) - rows * np.log(target_scale)
     lines = [

@@ -14,11 +14,11 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._draws import normal_draws
-from linmodels._likelihoods import LOG_2PI
 from linmodels._observations import Data, Observations
 from linmodels._posterior import posterior_from_arrays
 from linmodels._priors import GaussianPrior
 from linmodels._whitening import WhitenedRows, whiten
+from linmodels.likelihoods import LOG_2PI
 from linmodels.methods._evidence_path import EvidencePath
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales, Solution
 from linmodels.methods._parameters import as_operator

@@ -10,9 +10,9 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float, Int
 
-from linmodels._likelihoods import LOG_2PI
 from linmodels._posterior import posterior_from_arrays
 from linmodels._priors import GaussianPrior
+from linmodels.likelihoods import LOG_2PI
 from linmodels.methods._dense import inverse_from_cholesky, inverse_triangle, scale_rows
 from linmodels.methods._evidence_path import EvidencePath, require_one_each
 from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales, Solution
@@ -76,18 +76,18 @@ class DualSystem(AbstractSystem):
     def solve(self, alpha: np.ndarray, beta: np.ndarray) -> Solution:
         """The evidence and the posterior by Matheron's rule."""
         kernel = self._factorise(alpha, beta)
-        mean = self._parameters_from(kernel, alpha, kernel.targets, None, centred=True)
-        deviations = self._parameters_from(
-            kernel, alpha, self.rows.noise.astype(np.float64), self.prior_noise, centred=False
-        )
+        mean = self._coordinates_from(kernel, alpha, kernel.targets, None)
+        noise = self.rows.noise.astype(np.float64)
+        deviations = self._coordinates_from(kernel, alpha, noise, self.prior_noise)
+        push, shift = self.parameters.push, self.rows.shift
         posterior = posterior_from_arrays(
             self.parameters.structure,
-            mean,
-            deviations,
+            push(mean, shift, centred=True),
+            push(deviations, shift, centred=False),
             self._covariance_factor(kernel, alpha),
             self.prior.mean,
         )
-        return Solution(self._terms(kernel, alpha, beta), posterior)
+        return Solution(self._terms(kernel, alpha, beta), posterior, coordinates=mean)
 
     @property
     def _flat_rows(self) -> np.ndarray:
@@ -131,8 +131,8 @@ class DualSystem(AbstractSystem):
             log_evidence, dimension, norm, sums(leverage), sums(residual**2) / beta
         )
 
-    def _parameters_from(self, kernel, alpha, values, prior_noise, *, centred: bool):
-        """x = z + WᵀV⁻¹(values − Wz), flat ones by least squares on what is left, as θ − μ."""
+    def _coordinates_from(self, kernel, alpha, values, prior_noise):
+        """x = z + WᵀV⁻¹(values − Wz) at α = 1, flat ones by least squares on what is left."""
         scale, flat = self.parameters.scale(alpha), self.parameters.flat
         shape = (len(scale), *values.shape[1:])
         x = np.zeros(shape) if prior_noise is None else np.where(flat[:, None], 0, prior_noise)
@@ -150,7 +150,7 @@ class DualSystem(AbstractSystem):
         coordinates = scale_rows(scale, x)
         left_over = kernel.basis.T @ values
         coordinates[flat] = scipy.linalg.solve_triangular(kernel.triangle, left_over)
-        return self.parameters.push(coordinates, self.rows.shift, centred=centred)
+        return coordinates
 
     def _covariance_factor(self, kernel: _Kernel, alpha) -> lx.AbstractLinearOperator:
         """F α^{-½} (D + U Vᵀ): never a d' × d' matrix.

@@ -6,7 +6,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from linmodels._likelihoods import LOG_2PI
+from linmodels.likelihoods import LOG_2PI
 from linmodels.methods._evidence_terms import EvidenceTerms
 
 GRID = 20

@@ -44,6 +44,8 @@ class Solution(NamedTuple):
     posterior: Posterior
     result: RESULTS = RESULTS.successful
     report: SolverReport | None = None
+    coordinates: Float[Any, " r"] | None = None
+    """F⁻¹(θ̄ − μ), anything at flat parameters; None under jit"""
 
 
 class Scales(NamedTuple):
@@ -108,6 +110,10 @@ class AbstractMethod(eqx.Module):
         self, data: Data, prior: GaussianPrior, *, num_samples: int, key: Array | None
     ) -> AbstractSystem:
         """Looks at the data once and returns what depends on no hyperparameter."""
+
+    @abc.abstractmethod
+    def for_the_mean(self) -> tuple["AbstractMethod", int]:
+        """The method, and how many samples, to solve closely for the posterior mean alone."""
 
 
 def required_key(

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from linmodels._likelihoods import LOG_2PI
 from linmodels._posterior import Posterior, posterior_from_arrays
 from linmodels._priors import GaussianPrior
+from linmodels.likelihoods import LOG_2PI
 from linmodels.methods._dense import cholesky_above, inverse_triangle, scale_rows
 from linmodels.methods._eigenbasis import Eigenbasis, Reduced, eigenbasis, eliminate
 from linmodels.methods._evidence_path import EvidencePath, require_one_each
@@ -65,10 +65,11 @@ class PrimalSystem(AbstractSystem):
         solved = self._factorise(alpha, beta)
         scaled = scale_rows(solved.scale, self._noise(alpha, beta))
         deviations = solved.inverse_root @ (solved.inverse_root.T @ scaled)
-        posterior = self._posterior(
-            *(scale_rows(solved.scale, x) for x in (solved.mean, deviations, solved.inverse_root))
+        mean, *rest = (
+            scale_rows(solved.scale, x) for x in (solved.mean, deviations, solved.inverse_root)
         )
-        return Solution(self._terms(solved, beta), posterior)
+        posterior = self._posterior(mean, *rest)
+        return Solution(self._terms(solved, beta), posterior, coordinates=mean)
 
     def _has_eigenvectors(self, alpha: np.ndarray, beta: np.ndarray) -> bool:
         """Whether there are eigenvectors at these hyperparameters, as good as a factorisation."""
@@ -82,8 +83,9 @@ class PrimalSystem(AbstractSystem):
         cross = beta[0] * self.moments.cross[0][:, None]
         cofactors = np.concatenate([cross, self._noise(alpha, beta)], axis=1)
         solution, root = self._basis.solve(cofactors, *one), self._basis.root(*one)
-        posterior = self._posterior(solution[:, 0], solution[:, 1:], root)
-        return Solution(self.path.evaluate(alpha, beta), posterior)
+        mean = solution[:, 0]
+        posterior = self._posterior(mean, solution[:, 1:], root)
+        return Solution(self.path.evaluate(alpha, beta), posterior, coordinates=mean)
 
     def _noise(self, alpha: np.ndarray, beta: np.ndarray) -> Float[np.ndarray, "r k"]:
         """Draws from N(0, H), H the precision of u."""

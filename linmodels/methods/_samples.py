@@ -8,11 +8,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from linmodels._blocks import square_sums
-from linmodels._likelihoods import LOG_2PI
 from linmodels._observations import Batch, batches
 from linmodels._products import WhitenedDesign, backward, forward
 from linmodels.effective_dimension import Estimate, SampleNorms, combined
 from linmodels.krylov import AbstractRoot, Recurrence, quadratic_forms
+from linmodels.likelihoods import LOG_2PI
 from linmodels.methods._matrix_free import MatrixFree, spread
 from linmodels.methods._method import EvidenceTerms
 

@@ -1,6 +1,7 @@
 """Matrix-free inference: all deviations and the mean by block conjugate gradients."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -45,6 +46,10 @@ MAX_PROBES = 16
 """Random vectors of the evidence path: they give γ to √(2/(16 γ)), 4 % where γ is 100."""
 PROBE_ENTRIES = 2**28
 """Largest block of them, fewer vectors where there are more outputs: 1 GiB in float32."""
+
+
+MEAN_TOLERANCE = 1e-6
+"""ε² of a mean that is solved for alone, as a step to a mode."""
 
 
 class BlockCG(AbstractMethod):
@@ -103,6 +108,10 @@ class BlockCG(AbstractMethod):
         limits = tolerance, self.max_passes, self.callback
         sketch = self.preconditioner, jax.random.fold_in(key, 2)  # 0 and 1 are u's and z's
         return BlockSystem(seen.prior, reason, seen, side, learn_noise, *limits, *sketch)
+
+    def for_the_mean(self) -> tuple["BlockCG", int]:
+        """Itself with one sample, which measures γ, and the tolerance of a mean."""
+        return replace(self, tolerance=MEAN_TOLERANCE), 1
 
     def _choose(self, data: Data, size: int, example: Observations, error: float):
         outputs = num_outputs(data, example)
@@ -253,7 +262,7 @@ class BlockSystem(AbstractSystem):
         error = progress.error if self.side == "primal" else None
         passes = looked + progress.passes
         report = report_of(progress.measure, self.tolerance, passes, error)
-        return Solution(terms, model.posterior(units), solution.result, report)
+        return Solution(terms, model.posterior(units), solution.result, report, units[-1])
 
     def look(self, design: WhitenedDesign) -> tuple[AbstractRoot, int]:
         """The preconditioner at these hyperparameters, and the passes that it took."""

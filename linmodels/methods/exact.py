@@ -68,6 +68,10 @@ class Exact(AbstractMethod):
         build = _primal if side == "primal" else _dual
         return build(rows, prior, structure, reason, num_samples, prior_key, explain)
 
+    def for_the_mean(self) -> tuple["Exact", int]:
+        """Itself, without samples."""
+        return self, 0
+
     def _choose(self, data: Data, example: Observations) -> tuple[str, str]:
         parameters = example.design.in_size()
         outputs = num_outputs(data, example)

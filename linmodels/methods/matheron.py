@@ -30,6 +30,7 @@ from linmodels.methods._method import (
 from linmodels.methods._samples import evidence_terms
 from linmodels.methods.block_cg import (
     MAX_PROBES,
+    MEAN_TOLERANCE,
     BlockCG,
     BlockSystem,
     DualRule,
@@ -110,6 +111,10 @@ class Matheron(AbstractMethod):
         reason = f"Matheron's rule with {solver}: {size:,} parameters, {outputs:,} outputs"
         return MatheronSystem(system.prior, reason, system, self.linear_solver)
 
+    def for_the_mean(self) -> tuple["Matheron", int]:
+        """Itself with one sample; how closely is up to the linear solver."""
+        return Matheron(self.linear_solver, self.preconditioner, tolerance=MEAN_TOLERANCE), 1
+
 
 class MatheronSystem(AbstractSystem):
     """The dual side of a linear model, to be solved at given hyperparameters."""
@@ -163,7 +168,7 @@ class MatheronSystem(AbstractSystem):
         terms = evidence_terms(model, alpha, beta, x, units, log_determinant)
         report = report_of(measured, tolerance, looked + steps + 1 + passes)
         result = _verdict(claim, measured, tolerance)
-        return Solution(terms, model.posterior(units), result, report)
+        return Solution(terms, model.posterior(units), result, report, units[-1])
 
     def _log_determinant(
         self, design: WhitenedDesign, rows: Float[Array, "k1 N"]

@@ -1,6 +1,5 @@
-"""Likelihoods of the targets given the model's outputs f = o + Φθ."""
+"""Gaussian noise, of known or learned precision."""
 
-import abc
 from typing import Any
 
 import equinox as eqx
@@ -20,32 +19,12 @@ from linmodels._arrays import (
     unravel,
 )
 from linmodels._noise_factors import psd_factor, rank_and_log_determinant, require_factor
+from linmodels.likelihoods._likelihood import AbstractQuadratic
 
 LOG_2PI = float(np.log(2 * np.pi))
 
 
-class AbstractLikelihood(eqx.Module):
-    """log p(y|f) through its value and a factor R(f) of its curvature B = RᵀR."""
-
-    @abc.abstractmethod
-    def root_product(self, outputs: PyTree, vector: PyTree) -> PyTree:
-        """R(f) v for a vector shaped as the outputs."""
-
-    @abc.abstractmethod
-    def log_prob(self, outputs: PyTree, targets: PyTree) -> PyTree:
-        """Log-density of every target entry, shaped as the targets."""
-
-    @abc.abstractmethod
-    def score(self, outputs: PyTree, targets: PyTree) -> PyTree:
-        """∂ log p(y|f) / ∂f, shaped as the outputs."""
-
-    def root_transpose_product(self, outputs: PyTree, vector: PyTree) -> PyTree:
-        """R(f)ᵀ u, derived from `root_product`."""
-        product = lambda v: self.root_product(outputs, v)
-        return jax.linear_transpose(product, vector)(vector)[0]
-
-
-class Gaussian(AbstractLikelihood):
+class Gaussian(AbstractQuadratic):
     """Gaussian noise of precision B: y = f + η, η ~ N(0, B⁻¹).
 
     `Gaussian()` has one unknown noise precision, `Gaussian(per_output=True)` one an output; both
@@ -104,6 +83,11 @@ class Gaussian(AbstractLikelihood):
     def is_unit(self) -> bool:
         """True where B₀ = I, so that R need not be applied."""
         return self.learn and self.noise_precision is None and self.factor is None
+
+    @property
+    def acts_by_entry(self) -> bool:
+        """True for arrays of precisions."""
+        return self.factor is None
 
     def covers_all_targets(self, outputs: PyTree) -> bool:
         """True for an operator that acts on all targets at once."""
@@ -176,6 +160,10 @@ class Gaussian(AbstractLikelihood):
             return jax.tree.map(lambda c, e: c - 0.5 * e**2, constant, whitened)
         curved = self.root_transpose_product(outputs, whitened)
         return jax.tree.map(lambda c, r, q: c - 0.5 * r * q, constant, residual, curved)
+
+    def whitened(self, outputs: PyTree, residual: PyTree) -> PyTree:
+        """R(y − f)."""
+        return self.root_product(outputs, residual)
 
     def score(self, outputs: PyTree, targets: PyTree) -> PyTree:
         """B (y − f)."""

@@ -1,0 +1,189 @@
+"""Laplace's approximation: the posterior around its mode, by any method for Gaussian noise."""
+
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from linmodels._arrays import is_traced, parameter_structure, shaped_like, size_of
+from linmodels._expansion import Point, at_prior_mean, expanded, log_likelihood, prior_mean
+from linmodels._mode import Mode, find_mode
+from linmodels._observations import Data, Observations, example_batch
+from linmodels._priors import GaussianPrior
+from linmodels._results import RESULTS
+from linmodels.likelihoods import LOG_2PI, AbstractCurved
+from linmodels.methods import (
+    AbstractMethod,
+    AbstractSystem,
+    EvidencePath,
+    EvidenceTerms,
+    Scales,
+    Solution,
+)
+
+
+def prepared(
+    data: Data,
+    prior: GaussianPrior,
+    method: AbstractMethod,
+    *,
+    num_samples: int,
+    key: Array | None,
+    curvature_at: PyTree = None,
+) -> AbstractSystem:
+    """The method's own system for Gaussian noise, else one that goes to the mode first.
+
+    Args:
+        data: the observations.
+        prior: its g-prior scale, if it has one, is settled at its mean, or at `curvature_at`.
+        method: of inference.
+        num_samples: k.
+        key: of the draws.
+        curvature_at: θ at which the curvature is taken; the mode where None.
+
+    Raises:
+        ValueError: as the method's `prepare`; traced arguments; a curvature of Gaussian noise.
+    """
+    likelihood = example_batch(data).likelihood
+    if isinstance(likelihood, AbstractCurved):
+        return _around_the_mode(data, prior, method, num_samples, key, curvature_at)
+    if curvature_at is not None:
+        raise ValueError("curvature_at: the curvature of Gaussian noise is the same everywhere.")
+    return method.prepare(data, prior, num_samples=num_samples, key=key)
+
+
+def _around_the_mode(
+    data: Data,
+    prior: GaussianPrior,
+    method: AbstractMethod,
+    num_samples: int,
+    key: Array | None,
+    curvature_at: PyTree,
+) -> "LaplaceSystem":
+    example = example_batch(data)
+    name = type(example.likelihood).__name__
+    if is_traced(prior) or (isinstance(data, Observations) and is_traced(data)):
+        raise ValueError(f"The mode with {name} is a Python loop: call it outside jit and grad.")
+    structure = parameter_structure(example.design.in_structure())
+    if curvature_at is not None:
+        curvature_at = shaped_like(curvature_at, structure, "curvature_at", "θ")
+    start = at_prior_mean(data, prior, curvature_at)
+    first = method.prepare(start, prior, num_samples=num_samples, key=key)
+    return LaplaceSystem(
+        prior=first.prior,
+        reason=f"Laplace's approximation of {name} around the mode; {first.reason}",
+        data=data,
+        method=method,
+        num_samples=num_samples,
+        key=key,
+        curvature_at=curvature_at,
+        structure=structure,
+        first_scales=first.scales(),
+        found=[],
+    )
+
+
+class LaplaceSystem(AbstractSystem):
+    """θ | y ≈ N(θ̄, H⁻¹), H = A + ΦᵀB(θ₀)Φ, θ₀ the mode θ̄ or a point of the caller's.
+
+    The evidence is log p(y) ≈ Σ w log p(y|o + Φθ̄) − ½‖x̄‖² − ½ log det(I + WᵀW).
+    """
+
+    prior: GaussianPrior
+    reason: str
+    data: Any
+    method: AbstractMethod
+    num_samples: int
+    key: Array | None
+    curvature_at: PyTree
+    structure: PyTree = eqx.field(static=True)
+    first_scales: Scales
+    """at the start"""
+    found: list[tuple[Mode, bool]]
+    """the last mode, where the next search starts, and whether the terms there have settled"""
+
+    def scales(self) -> Scales:
+        """Starts and caps, from the expansion at the prior mean."""
+        return self.first_scales
+
+    def evaluate(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> EvidenceTerms:
+        """Laplace's evidence at α (L,), at its mode; β is 1."""
+        mode, system = self._at_mode(alpha)
+        terms = self._terms(mode, system.evaluate(alpha, beta), alpha)
+        self.found[:] = [(mode, system.settled)]
+        return terms
+
+    def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> Solution:
+        """The evidence and the posterior, its mean the mode."""
+        mode, system = self._at_mode(alpha)
+        solution = system.solve(alpha, beta)
+        self.found[:] = [(mode, True)]
+        failed = mode.result != RESULTS.successful
+        return solution._replace(
+            terms=self._terms(mode, solution.terms, alpha),
+            posterior=eqx.tree_at(lambda p: p.mean, solution.posterior, mode.parameters),
+            result=mode.result if failed else solution.result,
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Whether the terms that `evaluate` gave last had settled."""
+        return not self.found or self.found[0][1]
+
+    def resolution(self, terms: EvidenceTerms) -> float:
+        """A tenth of the relative standard error of γ."""
+        return 0.1 * float(terms.dimension_error / max(terms.group_dimension.sum(), 1e-300))
+
+    @property
+    def path(self) -> EvidencePath:
+        """Not available: the curvature changes with the mode, and that with α.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError("An evidence path needs Gaussian noise: use maximise_evidence.")
+
+    def _at_mode(self, alpha: Float[np.ndarray, " L"]) -> tuple[Mode, AbstractSystem]:
+        flat, groups, _ = self._coordinates
+        method, num_samples = self.method.for_the_mean()
+
+        def newton(parameters: PyTree) -> Solution:
+            data = expanded(self.data, Point(parameters))
+            system = method.prepare(data, self.prior, num_samples=num_samples, key=self.key)
+            return system.solve(alpha, np.ones(1))
+
+        precision = np.where(flat, 0, np.asarray(alpha, np.float64)[groups])
+        start = self._start(len(precision))
+        mode = find_mode(self.data, newton, precision, start, any_flat=bool(flat.any()))
+        data = expanded(self.data, Point(mode.parameters, self.curvature_at))
+        arguments = {"num_samples": self.num_samples, "key": self.key}
+        return mode, self.method.prepare(data, self.prior, **arguments)
+
+    def _start(self, size: int) -> Mode:
+        if self.found and self.found[0][0].result == RESULTS.successful:
+            return self.found[0][0]
+        return Mode(prior_mean(self.prior, self.structure), np.zeros(size), RESULTS.successful, 0)
+
+    def _terms(self, mode: Mode, terms: EvidenceTerms, alpha: np.ndarray) -> EvidenceTerms:
+        """Laplace's evidence from that of the expansion, less its constant, fit and penalty."""
+        flat, groups, count = self._coordinates
+        squares = np.where(flat, 0, mode.coordinates**2)
+        norm = np.asarray(alpha, np.float64) * np.bincount(groups, squares, minlength=count)
+        rest = (
+            terms.residual.sum() + terms.group_norm.sum() + LOG_2PI * self.first_scales.rank.sum()
+        )
+        fitted = log_likelihood(self.data, mode.parameters)
+        return terms._replace(
+            log_evidence=fitted - 0.5 * norm.sum() + terms.log_evidence + 0.5 * rest,
+            group_norm=norm,
+        )
+
+    @property
+    def _coordinates(self) -> tuple[Bool[np.ndarray, " r"], Int[np.ndarray, " r"], int]:
+        """Which coordinates are flat, the group of each, and the number of groups."""
+        if self.prior.flat is None and self.prior.groups is None:
+            factor = self.prior.factor
+            size = size_of(self.structure) if factor is None else factor.in_size()
+            return np.zeros(size, bool), np.zeros(size, int), 1
+        return self.prior.flat_mask(self.structure), *self.prior.group_labels(self.structure)

@@ -1,0 +1,124 @@
+"""The mode of the posterior by damped Newton steps."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, PyTree
+
+from linmodels._expansion import along
+from linmodels._observations import Data
+from linmodels._results import RESULTS
+from linmodels.methods import Solution
+
+MAX_STEPS = 25
+"""Newton steps before giving up: where the mode lies at infinity, outputs grow by 1 a step."""
+CLOSE = 1e-10
+"""Rise still expected, in nats and over γ, that counts as none where a method is exact."""
+WORKING = 1e-3
+"""The same where nothing more can be gained at the working precision: ½‖e‖²_H of a mean as far
+from the mode as the mean of a linear model may be from the solution for 64 samples."""
+REACH = 0.1
+"""Largest change of an output for which the quadratic model is trusted. With flat columns, which
+may send outputs to infinity, a last step is no longer than that."""
+LENGTHS = 2.0 ** np.arange(6, -21, -1)
+"""Of steps that are tried; as many with flat columns, where none is longer than 1."""
+
+
+class Mode(NamedTuple):
+    """Where the penalised log-likelihood is largest.
+
+    Attributes:
+        parameters: θ̄.
+        coordinates: F⁻¹(θ̄ − μ), anything at flat parameters.
+        result: how the search ended.
+        steps: Newton steps that it took.
+    """
+
+    parameters: PyTree
+    coordinates: Float[np.ndarray, " r"]
+    result: RESULTS
+    steps: int
+
+
+def find_mode(
+    data: Data,
+    newton: Callable[[PyTree], Solution],
+    precision: Float[np.ndarray, " r"],
+    start: Mode,
+    *,
+    any_flat: bool,
+) -> Mode:
+    """Maximises Σ w log p(y|o + Φθ) − ½‖x‖²; it never falls.
+
+    Args:
+        data: the observations.
+        newton: the posterior of the data expanded at θ, whose mean is a Newton step from there.
+        precision: α of every coordinate, 0 at flat ones.
+        start: where to start.
+        any_flat: whether there are flat columns, with which there may be no mode.
+    """
+    here, expected_before = start, np.inf
+    for count in range(1, MAX_STEPS + 1):
+        solution = newton(here.parameters)
+        step = _step(data, here, solution, precision, any_flat=any_flat)
+        if step.rise > 0:
+            here = step.end
+        stuck = step.rise <= 0 or step.expected > expected_before / 2
+        tolerance = CLOSE if solution.report is None else solution.report.tolerance
+        expected = step.expected / max(float(solution.terms.group_dimension.sum()), 1)
+        if step.may_be_last and expected <= (WORKING if stuck else tolerance):
+            return here._replace(result=RESULTS.successful, steps=count)
+        if step.rise <= 0:
+            break
+        expected_before = step.expected
+    return here._replace(result=RESULTS.mode_not_found, steps=count)
+
+
+class _Step(NamedTuple):
+    """A damped Newton step."""
+
+    end: Mode
+    rise: float
+    """of the penalised log-likelihood; not positive where no step raises it"""
+    expected: float
+    """rise of the quadratic model over a whole step: ½‖e‖²_H, e how far the mode seems to be"""
+    may_be_last: bool
+
+
+def _step(
+    data: Data,
+    here: Mode,
+    solution: Solution,
+    precision: Float[np.ndarray, " r"],
+    *,
+    any_flat: bool,
+) -> _Step:
+    """From here towards the solution, as far as raises the penalised log-likelihood most.
+
+    Where no output changes by more than `REACH`, third derivatives of all the likelihoods add at
+    most 8 % to the quadratic term, which then tells a rise that rounding of the objective hides.
+    """
+    assert solution.coordinates is not None
+    toward = np.asarray(solution.coordinates, np.float64) - here.coordinates
+    direction = jax.tree.map(jnp.subtract, solution.posterior.mean, here.parameters)
+    lengths = LENGTHS / LENGTHS[0] if any_flat else LENGTHS
+    line = along(data, here.parameters, direction, lengths)
+    slope, square = (precision * here.coordinates) @ toward, precision @ toward**2
+    rises = np.nan_to_num(line.rises, nan=-np.inf) - lengths * slope - 0.5 * lengths**2 * square
+    short = line.reach <= REACH
+    if short:
+        model = lengths * (line.slope - slope) - 0.54 * lengths**2 * (line.curvature + square)
+        rises = np.where(lengths * line.reach <= REACH, model, -np.inf)
+    best = int(np.argmax(rises))
+    end = _moved(here, lengths[best], direction, toward)
+    expected = 0.5 * (square + line.curvature)
+    return _Step(end, float(rises[best]), float(expected), short or not any_flat)
+
+
+def _moved(here: Mode, step: float, direction: PyTree, toward: Float[np.ndarray, " r"]) -> Mode:
+    move = lambda theta, d: theta + np.asarray(step, theta.dtype) * d
+    parameters = jax.tree.map(move, here.parameters, direction)
+    return here._replace(parameters=parameters, coordinates=here.coordinates + step * toward)
