@@ -65,7 +65,8 @@ class _Expanded(eqx.Module):
 
 
 def _around(data: Observations, targets: PyTree, likelihood: QuadraticExpansion) -> Observations:
-    return Observations(data.design, targets, likelihood, data.offset, data.weights)
+    """Unchecked: where outputs are not finite, whoever meets them first names the cause."""
+    return eqx.tree_at(lambda d: (d.targets, d.likelihood), data, (targets, likelihood))
 
 
 @eqx.filter_jit

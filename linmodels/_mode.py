@@ -51,7 +51,7 @@ def find_mode(
     *,
     any_flat: bool,
 ) -> Mode:
-    """Maximises Σ w log p(y|o + Φθ) − ½‖x‖²; it never falls.
+    """Maximises Σ w log p(y|o + Φθ) − ½‖x‖², which falls by no more than rounding.
 
     Args:
         data: the observations.
