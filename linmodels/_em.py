@@ -70,7 +70,9 @@ def maximise_evidence(
     """The posterior at the α (and noise precision, where unknown) that maximise the evidence.
 
     MacKay's updates, from starts on the data's own scale: results do not depend on units. Where
-    the evidence has no maximum, hyperparameters are capped and the fit is flagged.
+    the evidence has no maximum, hyperparameters are capped and the fit is flagged. With other
+    likelihoods than `Gaussian` the evidence is Laplace's, and every update goes to the mode first;
+    the updates take its curvature as given.
 
     Args:
         data: observations; `Gaussian()` noise is learned, `Gaussian(4.0)` kept.

@@ -65,7 +65,8 @@ class _Expanded(eqx.Module):
 
 
 def _around(data: Observations, targets: PyTree, likelihood: QuadraticExpansion) -> Observations:
-    return Observations(data.design, targets, likelihood, data.offset, data.weights)
+    """Unchecked: where outputs are not finite, whoever meets them first names the cause."""
+    return eqx.tree_at(lambda d: (d.targets, d.likelihood), data, (targets, likelihood))
 
 
 @eqx.filter_jit
@@ -92,6 +93,8 @@ class Line(NamedTuple):
     """Σ w (log p(y|f + τΦd) − log p(y|f)) for every τ"""
     slope: float
     """its derivative at τ = 0"""
+    slope_error: float
+    """what rounding may have added to that"""
     curvature: float
     """‖√w RΦd‖²"""
     reach: float
@@ -102,14 +105,14 @@ def along(
     data: Data, parameters: PyTree, direction: PyTree, steps: Float[np.ndarray, " t"]
 ) -> Line:
     """The log-likelihood at every step of a line, in one pass: outputs are linear along it."""
-    rises, slope, curvature, reach = np.zeros(len(steps)), 0.0, 0.0, 0.0
+    rises, slope, error, curvature, reach = np.zeros(len(steps)), 0.0, 0.0, 0.0, 0.0
     for batch in batches(data):
-        seen = _along(batch, parameters, direction, jnp.asarray(steps))
-        rises += np.asarray(seen[0], np.float64)
-        slope += float(seen[1])
-        curvature += float(seen[2])
-        reach = max(reach, float(seen[3]))
-    return Line(rises, slope, curvature, reach)
+        first, *rest = _along(batch, parameters, direction, jnp.asarray(steps))
+        rises += np.asarray(first, np.float64)
+        seen = [float(value) for value in rest]
+        slope, error, curvature = slope + seen[0], error + seen[1], curvature + seen[2]
+        reach = max(reach, seen[3])
+    return Line(rises, slope, error, curvature, reach)
 
 
 @eqx.filter_jit
@@ -126,9 +129,10 @@ def _along(batch: Batch, parameters: PyTree, direction: PyTree, steps: Float[Arr
 
     slopes = jax.tree.map(jnp.multiply, likelihood.score(outputs, targets), change)
     squares = jax.tree.map(jnp.square, likelihood.root_product(outputs, change))
+    error = 4 * jnp.finfo(steps.dtype).eps * _total(data, jax.tree.map(jnp.abs, slopes))
+    sums = _total(data, slopes), error, _total(data, squares)
     sizes = [jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(_weighted(data, change, sign=True))]
-    rises = jax.lax.map(rise, steps)
-    return rises, _total(data, slopes), _total(data, squares), jnp.stack(sizes).max()
+    return jax.lax.map(rise, steps), *sums, jnp.stack(sizes).max()
 
 
 def log_likelihood(data: Data, parameters: PyTree) -> float:

@@ -134,7 +134,7 @@ def infer(
 def log_evidence(
     data: Data, prior: GaussianPrior, *, method: AbstractMethod | None = None
 ) -> Float[Array, ""]:
-    """log p(y | α, B), in nats; differentiable in α and the data of a lone `Observations`.
+    """log p(y | α, B), in nats; differentiable in α and the data of a lone Gaussian `Observations`.
 
     Raises:
         ValueError: as `infer`.

@@ -101,7 +101,7 @@ class LaplaceSystem(AbstractSystem):
     first_scales: Scales
     """at the start"""
     found: list[tuple[Mode, bool]]
-    """the last mode, where the next search starts, and whether the terms there have settled"""
+    """the last mode, where the next search starts, and whether `evaluate` has settled"""
 
     def scales(self) -> Scales:
         """Starts and caps, from the expansion at the prior mean."""
@@ -118,7 +118,7 @@ class LaplaceSystem(AbstractSystem):
         """The evidence and the posterior, its mean the mode."""
         mode, system = self._at_mode(alpha)
         solution = system.solve(alpha, beta)
-        self.found[:] = [(mode, True)]
+        self.found[:] = [(mode, self.settled)]
         failed = mode.result != RESULTS.successful
         return solution._replace(
             terms=self._terms(mode, solution.terms, alpha),

@@ -51,7 +51,7 @@ def find_mode(
     *,
     any_flat: bool,
 ) -> Mode:
-    """Maximises Σ w log p(y|o + Φθ) − ½‖x‖²; it never falls.
+    """Maximises Σ w log p(y|o + Φθ) − ½‖x‖², which falls by no more than rounding.
 
     Args:
         data: the observations.
@@ -63,26 +63,25 @@ def find_mode(
     here, expected_before = start, np.inf
     for count in range(1, MAX_STEPS + 1):
         solution = newton(here.parameters)
-        step = _step(data, here, solution, precision, any_flat=any_flat)
-        if step.rise > 0:
-            here = step.end
-        stuck = step.rise <= 0 or step.expected > expected_before / 2
-        tolerance = CLOSE if solution.report is None else solution.report.tolerance
-        expected = step.expected / max(float(solution.terms.group_dimension.sum()), 1)
-        if step.may_be_last and expected <= (WORKING if stuck else tolerance):
+        size = max(float(solution.terms.group_dimension.sum()), 1)
+        tolerance = size * (CLOSE if solution.report is None else solution.report.tolerance)
+        step = _step(data, here, solution, precision, tolerance, any_flat=any_flat)
+        here = here if step.end is None else step.end
+        stuck = step.end is None or step.expected > expected_before / 2
+        if step.may_be_last and step.expected <= (WORKING * size if stuck else tolerance):
             return here._replace(result=RESULTS.successful, steps=count)
-        if step.rise <= 0:
+        if step.end is None:
             break
         expected_before = step.expected
-    return here._replace(result=RESULTS.mode_not_found, steps=count)
+    solved = solution.result == RESULTS.successful
+    return here._replace(result=RESULTS.mode_not_found if solved else solution.result, steps=count)
 
 
 class _Step(NamedTuple):
     """A damped Newton step."""
 
-    end: Mode
-    rise: float
-    """of the penalised log-likelihood; not positive where no step raises it"""
+    end: Mode | None
+    """None where no step raises the penalised log-likelihood"""
     expected: float
     """rise of the quadratic model over a whole step: ½‖e‖²_H, e how far the mode seems to be"""
     may_be_last: bool
@@ -93,13 +92,15 @@ def _step(
     here: Mode,
     solution: Solution,
     precision: Float[np.ndarray, " r"],
+    tolerance: float,
     *,
     any_flat: bool,
 ) -> _Step:
     """From here towards the solution, as far as raises the penalised log-likelihood most.
 
     Where no output changes by more than `REACH`, third derivatives of all the likelihoods add at
-    most 8 % to the quadratic term, which then tells a rise that rounding of the objective hides.
+    most 8 % to the quadratic term, which then tells a rise that rounding of the objective hides;
+    a whole step is taken unless it falls by more than the tolerance or rounding of θ.
     """
     assert solution.coordinates is not None
     toward = np.asarray(solution.coordinates, np.float64) - here.coordinates
@@ -107,15 +108,17 @@ def _step(
     lengths = LENGTHS / LENGTHS[0] if any_flat else LENGTHS
     line = along(data, here.parameters, direction, lengths)
     slope, square = (precision * here.coordinates) @ toward, precision @ toward**2
-    rises = np.nan_to_num(line.rises, nan=-np.inf) - lengths * slope - 0.5 * lengths**2 * square
-    short = line.reach <= REACH
-    if short:
-        model = lengths * (line.slope - slope) - 0.54 * lengths**2 * (line.curvature + square)
-        rises = np.where(lengths * line.reach <= REACH, model, -np.inf)
-    best = int(np.argmax(rises))
-    end = _moved(here, lengths[best], direction, toward)
-    expected = 0.5 * (square + line.curvature)
-    return _Step(end, float(rises[best]), float(expected), short or not any_flat)
+    short, curvature = line.reach <= REACH, line.curvature + square
+    epsilon = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(direction))).eps)
+    rounding = line.slope_error + epsilon * (precision @ here.coordinates**2)
+    if short and line.slope - slope - 0.54 * curvature >= -tolerance - rounding:
+        length = 1.0
+    else:
+        rises = line.rises - lengths * slope - 0.5 * lengths**2 * square
+        best = int(np.nanargmax(np.append(rises, 0.0)))
+        length = np.append(lengths, 0.0)[best]
+    end = _moved(here, length, direction, toward) if length > 0 else None
+    return _Step(end, float(0.5 * curvature), short or not any_flat)
 
 
 def _moved(here: Mode, step: float, direction: PyTree, toward: Float[np.ndarray, " r"]) -> Mode:

@@ -94,6 +94,16 @@ def test_bad_targets_in_a_batch_are_named():
         lm.infer(batched("categorical", arrays, 4), prior_of(arrays), num_samples=0)
 
 
+def test_a_bad_entry_of_the_design_is_named():
+    arrays = random_arrays("categorical", 0)
+    arrays.design[5, 1, 2] = np.nan
+    message = "the design must be finite; row {}, column 2"
+    with pytest.raises(ValueError, match=message.format(16)):
+        lm.infer(observations("categorical", arrays), prior_of(arrays), num_samples=0)
+    with pytest.raises(ValueError, match="batch 1: " + message.format(4)):
+        lm.infer(batched("categorical", arrays, 4), prior_of(arrays), num_samples=0)
+
+
 def rows(seed, count, size):
     generator = np.random.default_rng(seed)
     x = generator.standard_normal((count, size)).astype(np.float32)

@@ -314,9 +314,12 @@ def test_learning_with_the_curvature_held():
     """The fixed point is then a maximum of the evidence."""
     arrays = strong("categorical", 0)
     data, prior = observations("categorical", arrays), prior_of(arrays)
-    fit = lm.maximise_evidence(data, prior, num_samples=0)
+    states = []
+    fit = lm.maximise_evidence(data, prior, num_samples=0, callback=states.append)
     assert fit.flags == ()
     require_fixed_point("categorical", fit, arrays, 1e-3)
+    again = lm.maximise_evidence(data, prior, num_samples=0, state=states[-1])
+    np.testing.assert_allclose(again.prior.alpha, fit.prior.alpha, rtol=1e-5)
     held = np.zeros(D, arrays.design.dtype)
     fit = lm.maximise_evidence(data, prior, num_samples=0, curvature_at=jnp.asarray(held))
     evidence = lambda factor: (
