@@ -25,9 +25,7 @@ FLAT = 1e-7
 
 
 class EvidenceState(eqx.Module):
-    """Where learning stands; save it, and pass it as `state=` to go on.
-
-    With Gaussian noise it goes on bit for bit, else to the precision to which a mode is found.
+    """Where learning stands; save it, and pass it as `state=` to go on bit for bit.
 
     Attributes:
         step: updates made so far.
@@ -37,6 +35,8 @@ class EvidenceState(eqx.Module):
         effective_dimension: γ there, summed over groups.
         change: largest |log ratio| of the last update; 0 where that is noise of the method.
         gain: rise of the log evidence since the state before, in nats.
+        converged: whether the method had reached its own tolerance.
+        start: from where the method goes on; arrays as large as the deviations, or nothing.
     """
 
     step: int
@@ -46,6 +46,8 @@ class EvidenceState(eqx.Module):
     effective_dimension: float
     change: float
     gain: float
+    converged: bool = True
+    start: PyTree = None
 
     def settled(self, tolerance: float) -> bool:
         """Whether updates have become small, or run away along a flat evidence."""
@@ -211,10 +213,12 @@ def _step(
     system: AbstractSystem, scales: Scales, learn_noise: bool, state: EvidenceState
 ) -> EvidenceState:
     old = Hyperparameters(state.alpha, state.noise_precision)
-    terms = system.evaluate(*old)
+    found = system.evaluate(*old, state.start)
+    terms = found.terms
     new = mackay(old, terms, scales, learn_noise)
-    change = max(np.abs(np.log(a / b)).max() for a, b in zip(new, old, strict=True))
-    change = 0.0 if change <= system.resolution(terms) else change
+    changes = [np.abs(np.log(a / b)) for a, b in zip(new, old, strict=True)]
+    noises = found.alpha_noise, found.beta_noise
+    change = max(np.where(c > n, c, 0).max() for c, n in zip(changes, noises, strict=True))
     return EvidenceState(
         state.step + 1,
         new.alpha,
@@ -223,6 +227,8 @@ def _step(
         float(np.sum(terms.group_dimension)),
         float(change),
         float(terms.log_evidence) - state.log_evidence,
+        found.converged,
+        found.start,
     )
 
 
@@ -239,7 +245,8 @@ def _finish(
 ) -> Fit:
     found = Hyperparameters(state.alpha, state.noise_precision)
     grouped = system.prior.groups is not None
-    following = update(state) if state.change > tolerance else state
+    # What still grows where the evidence is flat has no maximum; elsewhere it is on its way to one.
+    following = update(state) if state.settled(tolerance) and state.change > tolerance else state
     growth = Hyperparameters(
         np.log(following.alpha / state.alpha),
         np.log(following.noise_precision / state.noise_precision),
@@ -251,15 +258,15 @@ def _finish(
         chosen[1],
         system.prior.with_alpha(state.alpha if grouped else state.alpha[0]),
         state.noise_precision,
-        system.solve(*found),
+        system.solve(*found, state.start),
         steps=state.step,
         flags=flags(found, growth, scales, learn_noise),
-        result=_result(system, state, tolerance),
+        result=_result(state, tolerance),
         throw=throw,
     )
 
 
-def _result(system: AbstractSystem, state: EvidenceState, tolerance: float) -> RESULTS:
-    if not system.settled:
+def _result(state: EvidenceState, tolerance: float) -> RESULTS:
+    if not state.converged:
         return RESULTS.max_passes_reached
     return RESULTS.successful if state.settled(tolerance) else RESULTS.max_steps_reached

@@ -16,6 +16,7 @@ from linmodels.likelihoods import LOG_2PI, AbstractCurved
 from linmodels.methods import (
     AbstractMethod,
     AbstractSystem,
+    Evaluation,
     EvidencePath,
     EvidenceTerms,
     Scales,
@@ -80,7 +81,6 @@ def _around_the_mode(
         curvature_at=curvature_at,
         structure=structure,
         first_scales=first.scales(),
-        found=[],
     )
 
 
@@ -100,40 +100,39 @@ class LaplaceSystem(AbstractSystem):
     structure: PyTree = eqx.field(static=True)
     first_scales: Scales
     """at the start"""
-    found: list[tuple[Mode, bool]]
-    """the last mode, where the next search starts, and whether `evaluate` has settled"""
 
     def scales(self) -> Scales:
         """Starts and caps, from the expansion at the prior mean."""
         return self.first_scales
 
-    def evaluate(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> EvidenceTerms:
+    def evaluate(
+        self,
+        alpha: Float[Any, " L"],
+        beta: Float[Any, " C"],
+        start: tuple[Mode, PyTree] | None = None,
+    ) -> Evaluation:
         """Laplace's evidence at α (L,), at its mode; β is 1."""
-        mode, system = self._at_mode(alpha)
-        terms = self._terms(mode, system.evaluate(alpha, beta), alpha)
-        self.found[:] = [(mode, system.settled)]
-        return terms
+        before, inner = (None, None) if start is None else start
+        mode, system = self._at_mode(alpha, before)
+        found = system.evaluate(alpha, beta, inner)
+        terms = self._terms(mode, found.terms, alpha)
+        return found._replace(terms=terms, start=(mode, found.start))
 
-    def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> Solution:
+    def solve(
+        self,
+        alpha: Float[Any, " L"],
+        beta: Float[Any, " C"],
+        start: tuple[Mode, PyTree] | None = None,
+    ) -> Solution:
         """The evidence and the posterior, its mean the mode."""
-        mode, system = self._at_mode(alpha)
+        mode, system = self._at_mode(alpha, None if start is None else start[0])
         solution = system.solve(alpha, beta)
-        self.found[:] = [(mode, self.settled)]
         failed = mode.result != RESULTS.successful
         return solution._replace(
             terms=self._terms(mode, solution.terms, alpha),
             posterior=eqx.tree_at(lambda p: p.mean, solution.posterior, mode.parameters),
             result=mode.result if failed else solution.result,
         )
-
-    @property
-    def settled(self) -> bool:
-        """Whether the terms that `evaluate` gave last had settled."""
-        return not self.found or self.found[0][1]
-
-    def resolution(self, terms: EvidenceTerms) -> float:
-        """A tenth of the relative standard error of γ."""
-        return 0.1 * float(terms.dimension_error / max(terms.group_dimension.sum(), 1e-300))
 
     @property
     def path(self) -> EvidencePath:
@@ -144,7 +143,9 @@ class LaplaceSystem(AbstractSystem):
         """
         raise ValueError("An evidence path needs Gaussian noise: use maximise_evidence.")
 
-    def _at_mode(self, alpha: Float[np.ndarray, " L"]) -> tuple[Mode, AbstractSystem]:
+    def _at_mode(
+        self, alpha: Float[np.ndarray, " L"], start: Mode | None
+    ) -> tuple[Mode, AbstractSystem]:
         flat, groups, _ = self._coordinates
         method, num_samples = self.method.for_the_mean()
 
@@ -154,15 +155,14 @@ class LaplaceSystem(AbstractSystem):
             return system.solve(alpha, np.ones(1))
 
         precision = np.where(flat, 0, np.asarray(alpha, np.float64)[groups])
-        start = self._start(len(precision))
+        if start is None or start.result != RESULTS.successful:
+            start = self._first_mode(len(precision))
         mode = find_mode(self.data, newton, precision, start, any_flat=bool(flat.any()))
         data = expanded(self.data, Point(mode.parameters, self.curvature_at))
         arguments = {"num_samples": self.num_samples, "key": self.key}
         return mode, self.method.prepare(data, self.prior, **arguments)
 
-    def _start(self, size: int) -> Mode:
-        if self.found and self.found[0][0].result == RESULTS.successful:
-            return self.found[0][0]
+    def _first_mode(self, size: int) -> Mode:
         return Mode(prior_mean(self.prior, self.structure), np.zeros(size), RESULTS.successful, 0)
 
     def _terms(self, mode: Mode, terms: EvidenceTerms, alpha: np.ndarray) -> EvidenceTerms:

@@ -5,6 +5,7 @@ from linmodels.methods._evidence_path import PathPoints as PathPoints
 from linmodels.methods._evidence_terms import EvidenceTerms as EvidenceTerms
 from linmodels.methods._method import AbstractMethod as AbstractMethod
 from linmodels.methods._method import AbstractSystem as AbstractSystem
+from linmodels.methods._method import Evaluation as Evaluation
 from linmodels.methods._method import Scales as Scales
 from linmodels.methods._method import Solution as Solution
 from linmodels.methods._method import SolverReport as SolverReport
@@ -16,6 +17,7 @@ __all__ = [
     "AbstractMethod",
     "AbstractSystem",
     "BlockCG",
+    "Evaluation",
     "EvidencePath",
     "EvidenceTerms",
     "Exact",

@@ -20,7 +20,7 @@ from linmodels._priors import GaussianPrior
 from linmodels._whitening import WhitenedRows, whiten
 from linmodels.likelihoods import LOG_2PI
 from linmodels.methods._evidence_path import EvidencePath
-from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales, Solution
+from linmodels.methods._method import AbstractSystem, Evaluation, EvidenceTerms, Scales, Solution
 from linmodels.methods._parameters import as_operator
 from linmodels.operators import LowRankUpdate
 
@@ -56,11 +56,13 @@ class DirectSystem(AbstractSystem):
         """
         raise ValueError("Learning hyperparameters is a Python loop: call it outside jit and grad.")
 
-    def evaluate(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> EvidenceTerms:
+    def evaluate(
+        self, alpha: Float[Any, " L"], beta: Float[Any, " C"], start: Any = None
+    ) -> Evaluation:
         """The evidence at α (L,), β (C,)."""
-        return self.solve(alpha, beta)[0]
+        return Evaluation(self.solve(alpha, beta).terms)
 
-    def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> Solution:
+    def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"], start: Any = None) -> Solution:
         """The evidence and the posterior."""
         alpha, beta = (jnp.asarray(x, self.rows.design.dtype) for x in (alpha, beta))
         root, flat, (group, count) = self._prior_arrays()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import lineax as lx
@@ -15,7 +15,7 @@ from linmodels._priors import GaussianPrior
 from linmodels.likelihoods import LOG_2PI
 from linmodels.methods._dense import inverse_from_cholesky, inverse_triangle, scale_rows
 from linmodels.methods._evidence_path import EvidencePath, require_one_each
-from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales, Solution
+from linmodels.methods._method import AbstractSystem, Evaluation, EvidenceTerms, Scales, Solution
 from linmodels.methods._moments import Shift
 from linmodels.methods._parameters import ParameterMap, as_operator, scales_of
 from linmodels.operators import LowRankUpdate
@@ -67,13 +67,13 @@ class DualSystem(AbstractSystem):
         information = np.einsum("lii->l", self.kernels)
         return scales_of(information, rows.rank, square, rows.raw_square, self.parameters.epsilon)
 
-    def evaluate(self, alpha: np.ndarray, beta: np.ndarray) -> EvidenceTerms:
+    def evaluate(self, alpha: np.ndarray, beta: np.ndarray, start: Any = None) -> Evaluation:
         """The evidence at α (L,), β (C,): O(N) for one of each, else one factorisation."""
         if len(alpha) == len(beta) == 1:
-            return self.path.evaluate(alpha, beta)
-        return self._terms(self._factorise(alpha, beta), alpha, beta)
+            return Evaluation(self.path.evaluate(alpha, beta))
+        return Evaluation(self._terms(self._factorise(alpha, beta), alpha, beta))
 
-    def solve(self, alpha: np.ndarray, beta: np.ndarray) -> Solution:
+    def solve(self, alpha: np.ndarray, beta: np.ndarray, start: Any = None) -> Solution:
         """The evidence and the posterior by Matheron's rule."""
         kernel = self._factorise(alpha, beta)
         mean = self._coordinates_from(kernel, alpha, kernel.targets, None)

@@ -25,3 +25,5 @@ class EvidenceTerms(NamedTuple):
     """standard error of Σ γ_l; 0 where exact"""
     log_evidence_error: Float[Any, ""] = 0.0
     """standard error of the log evidence; 0 where exact"""
+    group_error: Float[Any, "*L"] = 0.0
+    """standard error of γ_l; 0 where exact"""

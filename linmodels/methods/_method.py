@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import is_traced
 from linmodels._observations import Data, Observations
@@ -48,6 +48,20 @@ class Solution(NamedTuple):
     """F⁻¹(θ̄ − μ), anything at flat parameters; None under jit"""
 
 
+class Evaluation(NamedTuple):
+    """The evidence at some hyperparameters."""
+
+    terms: EvidenceTerms
+    alpha_noise: Float[Any, "*L"] = 0.0
+    """relative changes of α below which an update is noise of the solver or of the samples"""
+    beta_noise: Float[Any, "*C"] = 0.0
+    """the same of β"""
+    converged: bool = True
+    """whether the method has reached its own tolerance"""
+    start: PyTree = None
+    """from where an evaluation at hyperparameters near by may go on: arrays, or nothing"""
+
+
 class Scales(NamedTuple):
     """Data-dependent units of the hyperparameters: starts and caps."""
 
@@ -76,21 +90,16 @@ class AbstractSystem(eqx.Module):
         """Units in which hyperparameters start and stop."""
 
     @abc.abstractmethod
-    def evaluate(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> EvidenceTerms:
-        """The evidence at α (L,) and noise precisions β (C,)."""
+    def evaluate(
+        self, alpha: Float[Any, " L"], beta: Float[Any, " C"], start: PyTree = None
+    ) -> Evaluation:
+        """The evidence at α (L,) and noise precisions β (C,), from the `start` of another."""
 
     @abc.abstractmethod
-    def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> Solution:
-        """The evidence and the posterior there."""
-
-    @property
-    def settled(self) -> bool:
-        """Whether what `evaluate` goes by has been computed to the end."""
-        return True
-
-    def resolution(self, terms: EvidenceTerms) -> float:
-        """Relative change of a hyperparameter below which an update is solver or sampling noise."""
-        return 0.0
+    def solve(
+        self, alpha: Float[Any, " L"], beta: Float[Any, " C"], start: PyTree = None
+    ) -> Solution:
+        """The evidence and the posterior there; a `start` may help, and decides nothing."""
 
     @property
     @abc.abstractmethod

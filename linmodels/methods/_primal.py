@@ -1,7 +1,7 @@
 """Exact inference on the parameters' side, from second moments."""
 
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -12,7 +12,7 @@ from linmodels.likelihoods import LOG_2PI
 from linmodels.methods._dense import cholesky_above, inverse_triangle, scale_rows
 from linmodels.methods._eigenbasis import Eigenbasis, Reduced, eigenbasis, eliminate
 from linmodels.methods._evidence_path import EvidencePath, require_one_each
-from linmodels.methods._method import AbstractSystem, EvidenceTerms, Scales, Solution
+from linmodels.methods._method import AbstractSystem, Evaluation, EvidenceTerms, Scales, Solution
 from linmodels.methods._moments import Moments
 from linmodels.methods._parameters import ParameterMap, known_residual, scales_of
 
@@ -52,13 +52,13 @@ class PrimalSystem(AbstractSystem):
             self.parameters.epsilon,
         )
 
-    def evaluate(self, alpha: np.ndarray, beta: np.ndarray) -> EvidenceTerms:
+    def evaluate(self, alpha: np.ndarray, beta: np.ndarray, start: Any = None) -> Evaluation:
         """The evidence at α (L,), β (C,): O(d') from eigenvectors, else one factorisation."""
         if self._has_eigenvectors(alpha, beta):
-            return self.path.evaluate(alpha, beta)
-        return self._terms(self._factorise(alpha, beta), beta)
+            return Evaluation(self.path.evaluate(alpha, beta))
+        return Evaluation(self._terms(self._factorise(alpha, beta), beta))
 
-    def solve(self, alpha: np.ndarray, beta: np.ndarray) -> Solution:
+    def solve(self, alpha: np.ndarray, beta: np.ndarray, start: Any = None) -> Solution:
         """The evidence and the posterior: from eigenvectors where they resolve it, or H = LLᵀ."""
         if self._has_eigenvectors(alpha, beta):
             return self._solve_by_eigenvectors(alpha, beta)

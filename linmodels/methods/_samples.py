@@ -67,15 +67,16 @@ def evidence_terms(
         - np.linalg.slogdet(model.flats.gram(beta))[1]
         + num_flat * LOG_2PI
     )
-    dimensions, error = _group_dimensions(model, alpha, beta, x[:-1], rows)
+    dimensions, errors, error = _group_dimensions(model, alpha, beta, x[:-1], rows)
     return EvidenceTerms(
         log_evidence,
         dimensions,
         norm,
-        _output_dimensions(rows),
+        _shares(rows.signal, rows.noise, rows.count)[0],
         rows.residual,
         error,
         0.5 * float(log_determinant.standard_error),
+        errors,
     )
 
 
@@ -114,16 +115,26 @@ def _row_products(
     return products, backward(batch, design, products[:-1]) if pull else None
 
 
-def _output_dimensions(rows: _Rows) -> Float[np.ndarray, " C"]:
-    """γ_c from ‖Wx‖², of mean γ_c, or from ‖u − Wx‖², of mean N_c − γ_c: the smaller one."""
-    signal, noise = rows.signal.mean(0), rows.noise.mean(0)
-    return np.where(signal < noise, signal, rows.count - noise)
+def _shares(
+    data: Float[np.ndarray, "k p"], rest: Float[np.ndarray, "k p"], size: Float[np.ndarray, " p"]
+) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]]:
+    """γ_p from draws of mean γ_p and of mean d_p − γ_p, and its standard error: d D/(D + R).
+
+    To first order the control variate of `combined`, D + R with its coefficient γ/d. It changes
+    smoothly with the hyperparameters, stays within [0, d], and has the relative precision of D
+    where γ is small and of R where d − γ is.
+    """
+    count, total = len(data), data.sum(0) + rest.sum(0)
+    share = np.clip(data.sum(0) / np.where(total > 0, total, 1), 0, 1)
+    draws = data + share * (size - rest - data)
+    spread = draws.std(0, ddof=1) if count > 1 else np.sqrt(2 * share * size)
+    return share * size, spread / np.sqrt(count)
 
 
 def _group_dimensions(
     model: MatrixFree, alpha: np.ndarray, beta: np.ndarray, x: Float[Array, "k r"], rows: _Rows
-) -> tuple[Float[np.ndarray, " L"], float]:
-    """γ_l of every group, and the standard error of their sum."""
+) -> tuple[Float[np.ndarray, " L"], Float[np.ndarray, " L"], float]:
+    """γ_l of every group, their standard errors, and the one of their sum."""
     labels, _ = model.groups
     num_flat = len(model.flats.index)
     signal = rows.signal.sum(1) - num_flat
@@ -132,14 +143,13 @@ def _group_dimensions(
     norms = SampleNorms(jnp.asarray(signal), square_sums(x), size, limit)
     total = _combined(norms)
     if rows.normal is None:
-        return np.array([float(total.value)]), float(total.standard_error)
+        value, error = float(total.value), float(total.standard_error)
+        return np.array([value]), np.array([error]), error
     square = model.group_sums(np.asarray(x, np.float64) ** 2)
     design = model.design(alpha, beta)
     data = model.group_sums(np.asarray(x * design.pull(rows.normal), np.float64))
     sizes = model.group_sums(np.ones(len(labels)))
-    smaller = data.var(0) <= square.var(0)
-    dimensions = np.where(smaller, data.mean(0), sizes - square.mean(0))
-    return np.clip(dimensions, 0, sizes), float(total.standard_error)
+    return *_shares(data, square, sizes), float(total.standard_error)
 
 
 def log_determinant_of(

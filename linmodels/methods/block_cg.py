@@ -11,20 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from linmodels._blocks import inner_products, norms, square_sums
 from linmodels._observations import Data, Observations, example_batch, num_outputs
 from linmodels._priors import GaussianPrior
 from linmodels._products import WhitenedDesign
+from linmodels._results import RESULTS
 from linmodels._whitening import explain_non_finite, gaussian
+from linmodels.effective_dimension import Estimate
 from linmodels.krylov import (
     AbstractPreconditioner,
     AbstractRoot,
-    AbstractStoppingRule,
-    BlockSolution,
     IdentityRoot,
     Progress,
-    block_cg,
 )
+from linmodels.methods._equations import Equations, dual_equations, primal_equations, pull
 from linmodels.methods._evidence_path import EvidencePath, require_one_each
 from linmodels.methods._krylov_path import krylov_path
 from linmodels.methods._look import look_once
@@ -32,6 +31,7 @@ from linmodels.methods._matrix_free import MatrixFree
 from linmodels.methods._method import (
     AbstractMethod,
     AbstractSystem,
+    Evaluation,
     EvidenceTerms,
     Scales,
     Solution,
@@ -41,9 +41,14 @@ from linmodels.methods._method import (
 from linmodels.methods._parameters import scales_of
 from linmodels.methods._samples import evidence_terms, log_determinant_of
 from linmodels.methods._sketch import require_batches, sketchable
+from linmodels.methods._stopping import evaluation_of, report_of
 
 MAX_PROBES = 16
 """Random vectors of the evidence path: they give γ to √(2/(16 γ)), 4 % where γ is 100."""
+REFINEMENTS = 3
+"""Solves to a smaller tolerance, where groups of parameters turn out to have a small γ_l."""
+NOTHING = 0.01
+"""γ_l that is nothing to wait for; a bound on it is tr M_ll/α_l."""
 PROBE_ENTRIES = 2**28
 """Largest block of them, fewer vectors where there are more outputs: 1 GiB in float32."""
 
@@ -62,7 +67,8 @@ class BlockCG(AbstractMethod):
     Args:
         side: "primal" (blocks of d' parameters) or "dual" (of N outputs); the smaller where None.
         tolerance: ε², the mean squared error of a deviation in the H-norm over γ; 1/(8k) where
-            None.
+            None. With several groups passes go on until the error is as small a share of the
+            smallest γ_l, as far as passes and precision allow.
         max_passes: products with the data before giving up.
         callback: called with the solver's `Progress` after every pass, in the preconditioner's
             coordinates where there is one.
@@ -123,63 +129,6 @@ class BlockCG(AbstractMethod):
         return side, reason
 
 
-class Measured(NamedTuple):
-    """What stops a solve, of the system without its preconditioner."""
-
-    signal: Float[Any, " k1"]
-    """‖Wx‖²"""
-    residual: Float[Any, " k1"]
-    """‖b − Hx‖"""
-
-
-class PrimalRule(AbstractStoppingRule):
-    """Σ‖e_j‖²_H ≤ tolerance · Σ‖Wx_j‖², and the mean's at most a deviation's share of it.
-
-    ‖e‖²_H ≤ ‖r‖² as H ≥ 1; the solver's estimate of ‖e‖²_H serves where it is smaller. With a
-    preconditioner x = P^{-½}y and r = P^{½}r̃; ‖e‖²_H is the same of either system.
-    """
-
-    root: AbstractRoot
-    tolerance: float = eqx.field(static=True)
-
-    def measure(self, iterate, residual, rhs) -> Measured:
-        """‖Wx‖² = xᵀ(b − r) − ‖x‖²."""
-        x, left = self.root.divide(iterate), self.root.multiply(residual)
-        signal = inner_products(iterate, rhs - residual) - square_sums(x)
-        return Measured(signal, norms(left))
-
-    def met(self, progress: Progress) -> bool:
-        """For deviations together and for the mean, which comes last."""
-        error = np.minimum(progress.error, progress.measure.residual**2)
-        return within(error, progress.measure, self.tolerance)
-
-
-class DualRule(AbstractStoppingRule):
-    """The same for x = z + Wᵀc, whose ‖e‖²_H = ‖r‖² − ‖e_c‖²_V ≤ ‖r‖²."""
-
-    rows: Float[Array, "k1 N"]
-    """u and, last, v"""
-    root: AbstractRoot
-    tolerance: float = eqx.field(static=True)
-
-    def measure(self, iterate, residual, rhs) -> Measured:
-        """‖Wx‖² with Wx = u − r − c."""
-        c, left = self.root.divide(iterate), self.root.multiply(residual)
-        return Measured(square_sums(self.rows - left - c), norms(left))
-
-    def met(self, progress: Progress) -> bool:
-        """For deviations together and for the mean, which comes last."""
-        measured = progress.measure
-        return within(measured.residual**2, measured, self.tolerance)
-
-
-def within(error: Float[np.ndarray, " k1"], measured: Measured, tolerance: float) -> bool:
-    """Whether the deviations' squared errors together, and the mean's, are small enough."""
-    total = max(measured.signal[:-1].sum(), 0.0)
-    count = len(error) - 1
-    return bool(error[:-1].sum() <= tolerance * total and error[-1] <= tolerance * total / count)
-
-
 class BlockSystem(AbstractSystem):
     """A linear model in products, to be solved at given hyperparameters."""
 
@@ -196,31 +145,29 @@ class BlockSystem(AbstractSystem):
     """of the preconditioner's sketch"""
 
     def scales(self) -> Scales:
-        """Starts and caps; tr M from the noise, E‖W₀ᵀu‖²."""
-        model, sums = self.model, self.model.sums
-        ones = np.ones(len(sums.rank))
-        cross = model.design(np.ones(model.groups[1]), ones)
-        pulled = _pull(cross, model.crosses(ones)[:-1])
-        information = model.group_sums(np.asarray(pulled) ** 2).mean(0)
+        """Starts and caps."""
+        sums = self.model.sums
         epsilon = float(jnp.finfo(sums.cross.dtype).eps)
-        return scales_of(information, sums.rank, sums.square, sums.raw_square, epsilon)
+        return scales_of(self._information, sums.rank, sums.square, sums.raw_square, epsilon)
 
-    def evaluate(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> EvidenceTerms:
+    @cached_property
+    def _information(self) -> Float[np.ndarray, " L"]:
+        """tr (W₀ᵀW₀)_ll from the noise, E‖W₀ᵀu‖²."""
+        model, ones = self.model, np.ones(len(self.model.sums.rank))
+        cross = model.design(np.ones(model.groups[1]), ones)
+        pulled = pull(cross, model.crosses(ones)[:-1])
+        return model.group_sums(np.asarray(pulled) ** 2).mean(0)
+
+    def evaluate(
+        self, alpha: Float[Any, " L"], beta: Float[Any, " C"], start: "Nearby | None" = None
+    ) -> Evaluation:
         """The evidence and its terms: from the path for one of each, else from a solve."""
         if self.has_path:
-            return self.path.evaluate(alpha, beta)
-        return self.solve(alpha, beta).terms
-
-    @property
-    def settled(self) -> bool:
-        """Whether the path, if there is one, has settled within `max_passes`."""
-        return not self.has_path or self.path.settled
-
-    def resolution(self, terms: EvidenceTerms) -> float:
-        """A tenth of the relative standard error of γ; the path is smooth."""
-        if self.has_path:
-            return 0.0
-        return 0.1 * float(terms.dimension_error / max(terms.group_dimension.sum(), 1e-300))
+            return Evaluation(self.path.evaluate(alpha, beta), converged=self.path.settled)
+        equations, found = self._find(alpha, beta, start)
+        change = equations.change(found.value)
+        near = Nearby(found.alpha, found.beta, change, found.terms, found.determinant)
+        return evaluation_of(found.terms, found.report, self.model.sums.rank, near)
 
     @property
     def has_path(self) -> bool:
@@ -242,27 +189,96 @@ class BlockSystem(AbstractSystem):
             max_passes=self.max_passes,
         )
 
-    def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> Solution:
+    def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"], start: Any = None) -> Solution:
         """The posterior by block-CG, and the evidence from its recurrence."""
-        alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
-        model, design = self.model, self.model.design(alpha, beta)
-        root, looked = self.look(design)
-        solve = self._primal if self.side == "primal" else self._dual
-        x, solution, size = solve(design, beta, root, max(self.max_passes - looked, 1))
-        units = model.units(design, x, model.crosses(beta))
-        epsilon = float(jnp.finfo(x.dtype).eps)
-        log_determinant = log_determinant_of(solution.recurrence, size, root, epsilon)
-        terms = evidence_terms(model, alpha, beta, x, units, log_determinant)
+        _, found = self._find(alpha, beta, None)
+        terms = found.terms
         if "path" in vars(self):  # it is there already, and knows the evidence better
-            best = self.path.evaluate(alpha, beta)
+            best = self.path.evaluate(found.alpha, found.beta)
             terms = terms._replace(
                 log_evidence=best.log_evidence, log_evidence_error=best.log_evidence_error
             )
+        posterior = self.model.posterior(found.units)
+        return Solution(terms, posterior, found.result, found.report, found.units[-1])
+
+    def _find(self, alpha: Any, beta: Any, start: "Nearby | None") -> tuple[Equations, "_Found"]:
+        """Solves to the tolerance, and for several groups on from there."""
+        alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
+        design = self.model.design(alpha, beta)
+        root, looked = self.look(design)
+        form = primal_equations if self.side == "primal" else dual_equations
+        equations = form(self.model, design, beta, root, self.tolerance)
+        if start is None or not start.is_close(alpha, beta, equations.rhs.shape):
+            found = self._found(equations, alpha, beta, looked)
+        else:
+            begin = equations.begin(start.change)
+            found = self._found(equations, alpha, beta, looked, begin, start.determinant)
+            found = found.moved(self._growth(start, found))
+        return equations, self._refined(equations, found)
+
+    def _refined(self, equations: Equations, found: "_Found") -> "_Found":
+        """Goes on until the error resolves every group, as far as passes and precision allow."""
+        for _ in range(REFINEMENTS):
+            wanted, spent = self._resolving(found), found.report.passes
+            if found.result != RESULTS.successful or found.report.estimate <= wanted:
+                break
+            if spent >= self.max_passes:
+                break
+            finer, begin = equations.with_tolerance(wanted), found.value
+            finer = self._found(finer, found.alpha, found.beta, spent, begin, found.determinant)
+            report = replace(finer.report, tolerance=found.report.tolerance)
+            found = finer._replace(report=report, result=found.result)
+            if finer.result != RESULTS.successful:
+                break
+        return found
+
+    def _found(
+        self,
+        equations: Equations,
+        alpha: Float[np.ndarray, " L"],
+        beta: Float[np.ndarray, " C"],
+        spent: int,
+        begin: Float[Array, "k1 n"] | None = None,
+        determinant: Estimate | None = None,
+    ) -> "_Found":
+        """One solve, and the terms of the evidence at it.
+
+        Only a solve that begins at 0 has a quadrature of its own for the log determinant.
+        """
+        model, rule = self.model, equations.rule
+        solution = equations.solve(begin, max(self.max_passes - spent, 1), self.callback)
+        x = equations.coordinates(solution.value)
+        units = model.units(equations.design, x, model.crosses(beta))
+        if determinant is None:
+            epsilon = float(jnp.finfo(x.dtype).eps)
+            sizes = equations.size, rule.root, epsilon
+            determinant = log_determinant_of(solution.recurrence, *sizes)
+        terms = evidence_terms(model, alpha, beta, x, units, determinant)
         progress = solution.progress
         error = progress.error if self.side == "primal" else None
-        passes = looked + progress.passes
-        report = report_of(progress.measure, self.tolerance, passes, error)
-        return Solution(terms, model.posterior(units), solution.result, report, units[-1])
+        report = report_of(progress.measure, float(rule.tolerance), spent + progress.passes, error)
+        value, result = solution.value, solution.result
+        return _Found(alpha, beta, value, units, terms, determinant, report, result)
+
+    def _growth(self, start: "Nearby", found: "_Found") -> float:
+        """Of log det(I + WᵀW), whose slopes are −γ_l in log α_l and γ_c, less flats, in log β_c."""
+        middle = lambda one, two: (np.asarray(one) + np.asarray(two)) / 2
+        old, new = start.terms, found.terms
+        parameters = middle(old.group_dimension, new.group_dimension)
+        outputs = middle(old.output_dimension, new.output_dimension)
+        flat = [np.linalg.slogdet(self.model.flats.gram(at.beta))[1] for at in (start, found)]
+        grown = outputs @ np.log(found.beta / start.beta)
+        grown -= parameters @ np.log(found.alpha / start.alpha)
+        return float(grown - (flat[1] - flat[0]))
+
+    def _resolving(self, found: "_Found") -> float:
+        """The tolerance at which an error as large as ε²γ is a small share of every group's γ_l."""
+        dimension = found.terms.group_dimension
+        seen = self._information * found.beta.max() / found.alpha > NOTHING
+        if len(dimension) == 1 or not seen.any():
+            return self.tolerance
+        smallest = max(float(dimension[seen].min()), 1.0)
+        return self.tolerance * min(smallest / max(float(dimension.sum()), 1.0), 1.0)
 
     def look(self, design: WhitenedDesign) -> tuple[AbstractRoot, int]:
         """The preconditioner at these hyperparameters, and the passes that it took."""
@@ -274,54 +290,51 @@ class BlockSystem(AbstractSystem):
             operator
         )
 
-    def _primal(self, design: WhitenedDesign, beta: np.ndarray, root: AbstractRoot, limit: int):
-        """(I + WᵀW) x = z + Wᵀu."""
-        rhs = self.model.prior_draws() + _pull(design, self.model.crosses(beta))
-        product = lambda x: x + self.model.normal(design, x)
-        x, solution = self._block_cg(product, rhs, PrimalRule(root, self.tolerance), limit)
-        return x, solution, self.model.factor.size - len(self.model.flats.index)
 
-    def _dual(self, design: WhitenedDesign, beta: np.ndarray, root: AbstractRoot, limit: int):
-        """x = z + Wᵀc with (I + WWᵀ) c = u − Wz."""
-        start, rows = self.model.prior_draws(), self.model.rows(beta)
-        rhs = rows - self.model.forward(design, start)
-        product = lambda c: c + self.model.outward(design, c)
-        c, solution = self._block_cg(product, rhs, DualRule(rows, root, self.tolerance), limit)
-        return start + self.model.backward(design, c), solution, rhs.shape[1]
+class Nearby(NamedTuple):
+    """A solve, from which one at hyperparameters near by may begin."""
 
-    def _block_cg(self, product, rhs, rule, limit) -> tuple[Array, BlockSolution]:
-        """Solves P^{-½}HP^{-½} y = P^{-½}b; x = P^{-½}y."""
-        divide = lambda x: _divide(rule.root, x)
-        solution = block_cg(
-            lambda y: divide(product(divide(y))),
-            divide(rhs),
-            rule,
-            max_passes=limit,
-            callback=self.callback,
+    alpha: Float[np.ndarray, " L"]
+    beta: Float[np.ndarray, " C"]
+    change: Float[Array, "k1 n"]
+    """what hyperparameters change little: α^{-½}(x − z), or c on the dual side"""
+    terms: EvidenceTerms
+    determinant: Estimate
+
+    def is_close(self, alpha: np.ndarray, beta: np.ndarray, shape: tuple[int, ...]) -> bool:
+        """Whether every hyperparameter is within a factor of 4/3.
+
+        Raises:
+            ValueError: it is of another problem.
+        """
+        if self.change.shape != shape or self.alpha.shape != alpha.shape:
+            raise ValueError(
+                f"start is of a problem of shape {self.change.shape}, here it is {shape}: it is of "
+                "another fit. Start without it."
+            )
+        logs = np.log(np.concatenate([alpha / self.alpha, beta / self.beta]))
+        return bool(np.abs(logs).max() <= np.log(4 / 3))
+
+
+class _Found(NamedTuple):
+    """What a solve has found."""
+
+    alpha: Float[np.ndarray, " L"]
+    beta: Float[np.ndarray, " C"]
+    value: Float[Array, "k1 n"]
+    """q"""
+    units: Float[Array, "k1 r"]
+    terms: EvidenceTerms
+    determinant: Estimate
+    """log det(I + WᵀW)"""
+    report: SolverReport
+    result: RESULTS
+
+    def moved(self, growth: float) -> "_Found":
+        """With a log determinant that is larger."""
+        value = self.determinant.value + growth
+        log_evidence = self.terms.log_evidence - growth / 2
+        return self._replace(
+            determinant=self.determinant._replace(value=value),
+            terms=self.terms._replace(log_evidence=log_evidence),
         )
-        return divide(solution.value), solution
-
-
-def report_of(
-    measured: Measured,
-    tolerance: float,
-    passes: int,
-    error: Float[np.ndarray, " k1"] | None = None,
-) -> SolverReport:
-    """What true residuals certify, and what the solver estimates ‖e‖²_H to be, if it does."""
-    total = max(measured.signal[:-1].sum(), np.finfo(float).tiny)
-    share = lambda squares: float(squares[:-1].sum() / total)
-    certificate = share(measured.residual**2)
-    estimate = certificate if error is None else min(certificate, share(error))
-    return SolverReport(passes, certificate, estimate, tolerance, measured.residual)
-
-
-@eqx.filter_jit
-def _divide(root: AbstractRoot, x: Float[Array, "k n"]) -> Float[Array, "k n"]:
-    return root.divide(x)
-
-
-@eqx.filter_jit
-def _pull(design: WhitenedDesign, cross: Float[Array, "k r"]) -> Float[Array, "k r"]:
-    """Wᵀ of rows from √β W₀ᵀ of them."""
-    return design.pull(cross)

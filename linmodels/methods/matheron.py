@@ -22,22 +22,14 @@ from linmodels.methods._krylov_path import SHARE
 from linmodels.methods._method import (
     AbstractMethod,
     AbstractSystem,
-    EvidenceTerms,
+    Evaluation,
     Scales,
     Solution,
     required_key,
 )
 from linmodels.methods._samples import evidence_terms
-from linmodels.methods.block_cg import (
-    MAX_PROBES,
-    MEAN_TOLERANCE,
-    BlockCG,
-    BlockSystem,
-    DualRule,
-    Measured,
-    report_of,
-    within,
-)
+from linmodels.methods._stopping import DualRule, Measured, evaluation_of, report_of, within
+from linmodels.methods.block_cg import MAX_PROBES, MEAN_TOLERANCE, BlockCG, BlockSystem
 from linmodels.operators import AbstractMatrixFreeOperator
 
 
@@ -129,27 +121,22 @@ class MatheronSystem(AbstractSystem):
         """Starts and caps."""
         return self.dual.scales()
 
-    def evaluate(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> EvidenceTerms:
+    def evaluate(
+        self, alpha: Float[Any, " L"], beta: Float[Any, " C"], start: Any = None
+    ) -> Evaluation:
         """The evidence and its terms: from the path for one of each, else from a solve."""
-        if len(alpha) == len(beta) == 1:
-            return self.path.evaluate(alpha, beta)
-        return self.solve(alpha, beta).terms
-
-    @property
-    def settled(self) -> bool:
-        """Whether the path, if there is one, has settled."""
-        return self.dual.settled
-
-    def resolution(self, terms: EvidenceTerms) -> float:
-        """A tenth of the relative standard error of γ; the path is smooth."""
-        return self.dual.resolution(terms)
+        if self.dual.has_path:
+            return self.dual.evaluate(alpha, beta)
+        solution = self.solve(alpha, beta)
+        assert solution.report is not None
+        return evaluation_of(solution.terms, solution.report, self.dual.model.sums.rank)
 
     @property
     def path(self) -> EvidencePath:
         """The evidence at every α and noise precision, from one block Krylov space."""
         return self.dual.path
 
-    def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> Solution:
+    def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"], start: Any = None) -> Solution:
         """The posterior by Matheron's rule, the log determinant by block bidiagonalisation."""
         alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
         model, tolerance = self.dual.model, self.dual.tolerance

@@ -1,0 +1,105 @@
+"""When a solve for posterior samples is good enough, and what it says of itself."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from linmodels._blocks import inner_products, norms, square_sums
+from linmodels.krylov import AbstractRoot, AbstractStoppingRule, Progress
+from linmodels.methods._evidence_terms import EvidenceTerms
+from linmodels.methods._method import Evaluation, SolverReport
+
+SHARE = 0.1
+"""Share of a standard error below which a change does not matter."""
+
+
+class Measured(NamedTuple):
+    """What stops a solve, of the system without its preconditioner."""
+
+    signal: Float[Any, " k1"]
+    """‖Wx‖²"""
+    residual: Float[Any, " k1"]
+    """‖b − Hx‖"""
+
+
+class PrimalRule(AbstractStoppingRule):
+    """Σ‖e_j‖²_H ≤ tolerance · Σ‖Wx_j‖², and the mean's at most a deviation's share of it.
+
+    ‖e‖²_H ≤ ‖r‖² as H ≥ 1; the solver's estimate of ‖e‖²_H serves where it is smaller. With a
+    preconditioner x = P^{-½}y and r = P^{½}r̃; ‖e‖²_H is the same of either system.
+    """
+
+    root: AbstractRoot
+    tolerance: Float[Any, ""] = eqx.field(converter=np.asarray)
+    """an array: another one needs no compilation"""
+
+    def measure(self, iterate, residual, rhs) -> Measured:
+        """‖Wx‖² = xᵀ(b − r) − ‖x‖²."""
+        x, left = self.root.divide(iterate), self.root.multiply(residual)
+        signal = inner_products(iterate, rhs - residual) - square_sums(x)
+        return Measured(signal, norms(left))
+
+    def met(self, progress: Progress) -> bool:
+        """For deviations together and for the mean, which comes last."""
+        error = np.minimum(progress.error, progress.measure.residual**2)
+        return within(error, progress.measure, float(self.tolerance))
+
+
+class DualRule(AbstractStoppingRule):
+    """The same for x = z + Wᵀc, whose ‖e‖²_H = ‖r‖² − ‖e_c‖²_V ≤ ‖r‖²."""
+
+    rows: Float[Array, "k1 N"]
+    """u and, last, v"""
+    root: AbstractRoot
+    tolerance: Float[Any, ""] = eqx.field(converter=np.asarray)
+    """an array: another one needs no compilation"""
+
+    def measure(self, iterate, residual, rhs) -> Measured:
+        """‖Wx‖² with Wx = u − r − c."""
+        c, left = self.root.divide(iterate), self.root.multiply(residual)
+        return Measured(square_sums(self.rows - left - c), norms(left))
+
+    def met(self, progress: Progress) -> bool:
+        """For deviations together and for the mean, which comes last."""
+        measured = progress.measure
+        return within(measured.residual**2, measured, float(self.tolerance))
+
+
+def within(error: Float[np.ndarray, " k1"], measured: Measured, tolerance: float) -> bool:
+    """Whether the deviations' squared errors together, and the mean's, are small enough."""
+    total = max(measured.signal[:-1].sum(), 0.0)
+    count = len(error) - 1
+    return bool(error[:-1].sum() <= tolerance * total and error[-1] <= tolerance * total / count)
+
+
+def report_of(
+    measured: Measured,
+    tolerance: float,
+    passes: int,
+    error: Float[np.ndarray, " k1"] | None = None,
+) -> SolverReport:
+    """What true residuals certify, and what the solver estimates ‖e‖²_H to be, if it does."""
+    total = max(measured.signal[:-1].sum(), np.finfo(float).tiny)
+    share = lambda squares: float(squares[:-1].sum() / total)
+    certificate = share(measured.residual**2)
+    estimate = certificate if error is None else min(certificate, share(error))
+    return SolverReport(passes, certificate, estimate, tolerance, measured.residual)
+
+
+def evaluation_of(
+    terms: EvidenceTerms,
+    report: SolverReport,
+    rank: Float[np.ndarray, " C"],
+    start: PyTree = None,
+) -> Evaluation:
+    """The evidence from a solve: updates below a tenth of its standard errors are noise.
+
+    So are those below the solver's error, ε²γ, relative to what they are of.
+    """
+    tiny = np.finfo(float).tiny
+    error = report.estimate * terms.group_dimension.sum()
+    alpha = (SHARE * terms.group_error + error) / np.maximum(terms.group_dimension, tiny)
+    left = np.maximum(rank - terms.output_dimension, tiny)
+    return Evaluation(terms, alpha, (SHARE * terms.dimension_error + error) / left, start=start)
