@@ -14,7 +14,7 @@ from linmodels._infer import Fit, finish
 from linmodels._laplace import prepared
 from linmodels._m_step import MAX_RATIO, RUNAWAY, Hyperparameters, flags, mackay
 from linmodels._observations import Data, example_batch, require_untraced
-from linmodels._plan import Plan, plan
+from linmodels._plan import Plan, followed
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS
 from linmodels.likelihoods import AbstractLikelihood
@@ -103,10 +103,7 @@ def maximise_evidence(
     prior = GaussianPrior.g_prior() if prior is None else prior
     if is_traced(prior):
         raise ValueError("maximise_evidence is a Python loop: call it outside jit and grad.")
-    chosen = None
-    if method is None:
-        chosen = plan(data, prior, num_samples)
-        method = chosen.method
+    method, made = followed(method, data, prior, num_samples)
     likelihood = example_batch(data).likelihood
     arguments = {"num_samples": num_samples, "key": key, "curvature_at": curvature_at}
     system = prepared(data, prior, method, **arguments)
@@ -119,7 +116,7 @@ def maximise_evidence(
         if callback is not None:
             callback(state)
     learned = scales, likelihood.learn
-    return _finish(data, (method, chosen), system, *learned, update, state, tolerance, throw)
+    return _finish(data, (method, made), system, *learned, update, state, tolerance, throw)
 
 
 def _start(

@@ -4,7 +4,7 @@ from jaxtyping import Array
 
 from linmodels._arguments import require_arguments
 from linmodels._observations import Data, example_batch, require_untraced
-from linmodels._plan import plan
+from linmodels._plan import followed
 from linmodels._priors import GaussianPrior
 from linmodels.likelihoods import AbstractCurved
 from linmodels.methods import AbstractMethod, EvidencePath
@@ -49,6 +49,6 @@ def evidence_path(
             f"An evidence path needs Gaussian noise: the mode with {type(likelihood).__name__} "
             "moves with alpha. Use maximise_evidence."
         )
-    method = plan(data, prior, num_samples).method if method is None else method
+    method, _ = followed(method, data, prior, num_samples)
     prior = GaussianPrior.g_prior() if prior is None else prior
     return method.prepare(data, prior, num_samples=num_samples, key=key).path

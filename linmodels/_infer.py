@@ -12,7 +12,7 @@ from linmodels._arguments import require_arguments
 from linmodels._arrays import is_traced, parameter_structure
 from linmodels._laplace import prepared
 from linmodels._observations import Data, example_batch
-from linmodels._plan import Plan, plan
+from linmodels._plan import Plan, followed
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS, Flag
@@ -117,17 +117,14 @@ def infer(
         )
     if example.likelihood.learn:
         raise ValueError("The noise precision is unknown: give it, or use maximise_evidence.")
-    chosen = None
-    if method is None:
-        chosen = plan(data, prior, num_samples)
-        method = chosen.method
+    method, made = followed(method, data, prior, num_samples)
     arguments = {"num_samples": num_samples, "key": key, "curvature_at": curvature_at}
     system = prepared(data, prior, method, **arguments)
     alpha = _per_group(prior, parameter_structure(example.design.in_structure()))
     beta = np.ones(1)
     solution = system.solve(alpha, beta)
     settled = system.prior.with_alpha(prior.alpha)
-    about = method, system.reason, chosen
+    about = method, system.reason, made
     return finish(data, *about, settled, beta, solution, throw=throw)
 
 

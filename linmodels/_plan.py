@@ -119,6 +119,16 @@ def plan(
     return chosen if key is None else _probed(chosen, data, prior, num_samples, key)
 
 
+def followed(
+    method: AbstractMethod | None, data: Data, prior: GaussianPrior | None, num_samples: int
+) -> tuple[AbstractMethod, Plan | None]:
+    """The caller's method, or the one of a plan, and the plan."""
+    if method is not None:
+        return method, None
+    made = plan(data, prior, num_samples)
+    return made.method, made
+
+
 def _held_numbers(side: str, parameters: int, outputs: int, rows: int) -> int:
     """By block-CG at once, for every vector of a block: counted at its peaks.
 

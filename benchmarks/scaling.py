@@ -1,0 +1,123 @@
+"""Products of W against what the machine can do; time and memory against rows and samples.
+
+    python benchmarks/scaling.py
+
+Time is that of a solve by `BlockCG` stopped after the same number of passes, whose cost is what
+grows; memory is the peak of the process beside what it held before, after a first solve.
+"""
+
+import ctypes
+import gc
+from collections.abc import Sequence
+
+import _report as report
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+
+import linmodels as lm
+from linmodels._observations import batches
+from linmodels._products import Factor, normal, unit_design
+
+ROWS, SIZE, PASSES = 2_048, 4_500, 5
+KEY = jax.random.key(0)
+
+
+class Repeated(Sequence):
+    """The same rows again and again, so that data of any length take no memory."""
+
+    def __init__(self, number: int):
+        rng = np.random.default_rng(0)
+        scale = np.arange(1, SIZE + 1) ** -0.5
+        self.x = (rng.standard_normal((ROWS, SIZE)) * scale).astype(np.float32)
+        self.y = (self.x.sum(1) + rng.standard_normal(ROWS)).astype(np.float32)
+        self.number = number
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __getitem__(self, index: int):
+        if not -self.number <= index < self.number:
+            raise IndexError(index)
+        return self.x, self.y
+
+
+def observe(x, y) -> lm.Observations:
+    """One batch."""
+    return lm.Observations(lx.MatrixLinearOperator(x), y, lm.Gaussian(1.0))
+
+
+def product_rate(k: int) -> tuple[float, float]:
+    """Operations a second of WᵀW on a block of k vectors, and of two bare NumPy products."""
+    batch = next(iter(batches(lm.Batched(Repeated(1), observe))))
+    design = unit_design(Factor(None, jax.ShapeDtypeStruct((SIZE,), jnp.float32)), np.ones(1), "f4")
+    block = jnp.ones((k, SIZE), jnp.float32)
+    x, plain = np.asarray(batch.arguments[0]), np.ones((SIZE, k), np.float32)
+    run = lambda: jax.block_until_ready(normal(batch, design, block))
+    bare = lambda: x.T @ (x @ plain)
+    for warm in (run, bare):
+        warm()
+    seconds = [report.median(report.seconds(f, 15)) for f in (run, bare)]
+    operations = 4 * ROWS * SIZE * k
+    return operations / seconds[0], operations / seconds[1]
+
+
+def bandwidth() -> float:
+    """Bytes a second of a product with one vector, which reads a matrix once."""
+    x, v = np.ones((8 * ROWS, SIZE), np.float32), np.ones(SIZE, np.float32)
+    return x.nbytes / report.median(report.seconds(lambda: x @ v, 9))
+
+
+def solve_cost(count: int, num_samples: int) -> tuple[float, int]:
+    """Seconds and extra bytes of a solve of fixed passes."""
+    data, prior = lm.Batched(Repeated(count), observe), lm.GaussianPrior(1.0)
+    method = lm.BlockCG("primal", tolerance=1e-9, max_passes=PASSES)
+    arguments = {"method": method, "num_samples": num_samples, "key": KEY, "throw": False}
+    run = lambda: jax.block_until_ready(lm.infer(data, prior, **arguments).posterior.deviations)
+    run()
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    before = report.reset_peak()
+    seconds = report.median(report.seconds(run, 3))
+    return seconds, report.peak() - before
+
+
+def products() -> None:
+    """The table of rates."""
+    read, rows = bandwidth(), []
+    for k in (1, 4, 16, 64):
+        ours, bare = product_rate(k)
+        # Both halves of WᵀWx read the matrix: 4 operations an entry and vector for 8 bytes.
+        limit = min(product_rate(256)[1], read / 8 * 4 * k)
+        cells = [f"{rate / 1e9:.1f}" for rate in (ours, bare, limit)]
+        rows.append([str(k), *cells, f"{limit / ours:.2f}"])
+    header = ["k", "WᵀW, GF/s", "NumPy twice, GF/s", "limit, GF/s", "limit / ours"]
+    report.save("products", "Fused products of a batch", header, rows, PRODUCT_NOTES)
+
+
+def scaling() -> None:
+    """The table of time and memory."""
+    rows = []
+    for count, k in ((4, 16), (8, 16), (16, 16), (32, 16), (8, 32), (8, 64), (8, 128)):
+        seconds, extra = solve_cost(count, k)
+        each = seconds / (count * ROWS * (k + 1)) * 1e9
+        cells = [f"{count * ROWS:,}", str(k), f"{seconds:.2f}", f"{each:.0f}", f"{extra / 1e6:.0f}"]
+        rows.append([*cells, f"{extra / (4 * SIZE * (k + 1)):.0f}"])
+    header = ["rows", "k", "seconds", "ns a row and vector", "extra memory, MB", "in blocks"]
+    report.save("scaling", "Block-CG against rows and samples", header, rows, SCALING_NOTES)
+
+
+PRODUCT_NOTES = f"""
+One batch of {ROWS:,} × {SIZE:,} float32, a block of k vectors. The limit is the smaller of a large
+product's rate and the rate at which the matrix can be read twice.
+"""
+SCALING_NOTES = f"""
+{PASSES} passes of block-CG over batches of {ROWS:,} × {SIZE:,} float32, with the look at the data
+before and the estimates after; medians of 3. Extra memory in blocks of k + 1 vectors of parameters;
+a batch alone is {ROWS * SIZE * 4 / 1e6:.0f} MB, which the device holds beside NumPy's.
+"""
+
+if __name__ == "__main__":
+    products()
+    scaling()
