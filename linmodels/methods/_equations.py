@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from linmodels._products import WhitenedDesign
 from linmodels.krylov import AbstractRoot, BlockSolution, Progress, block_cg
 from linmodels.methods._matrix_free import MatrixFree
-from linmodels.methods._stopping import DualRule, PrimalRule
+from linmodels.methods.stopping import DualRule, PrimalRule
 
 
 class Equations(NamedTuple):

@@ -41,7 +41,7 @@ from linmodels.methods._method import (
 from linmodels.methods._parameters import scales_of
 from linmodels.methods._samples import evidence_terms, log_determinant_of
 from linmodels.methods._sketch import require_batches, sketchable
-from linmodels.methods._stopping import evaluation_of, report_of
+from linmodels.methods.stopping import evaluation_of, report_of
 
 MAX_PROBES = 16
 """Random vectors of the evidence path: they give γ to √(2/(16 γ)), 4 % where γ is 100."""
