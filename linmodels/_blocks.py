@@ -2,8 +2,9 @@
 
 import jax
 import jax.numpy as jnp
+import lineax as lx
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 
 def times(a: Float[Array, "i j"], b: Float[Array, "j k"]) -> Float[Array, "i k"]:
@@ -17,6 +18,29 @@ def gram(a: Float[Array, "i d"], b: Float[Array, "j d"]) -> Float[Array, "i j"]:
 
 
 @jax.jit
+def products(
+    operator: lx.AbstractLinearOperator, block: PyTree[Float[Array, "k ..."]]
+) -> PyTree[Float[Array, "k ..."]]:
+    """A v for every vector.
+
+    A matrix gets them as columns in memory: given rows, XLA transposes the matrix on a CPU.
+    """
+    if not isinstance(operator, lx.MatrixLinearOperator):
+        return jax.vmap(operator.mv)(block)
+    columns = jax.lax.optimization_barrier(block.T)
+    return jax.lax.optimization_barrier(times(operator.matrix, columns)).T
+
+
+def transpose_products(
+    operator: lx.AbstractLinearOperator, block: PyTree[Float[Array, "k ..."]]
+) -> PyTree[Float[Array, "k ..."]]:
+    """Aᵀ c for every vector; see `products`."""
+    if not isinstance(operator, lx.MatrixLinearOperator):
+        return jax.vmap(operator.T.mv)(block)
+    columns = jax.lax.optimization_barrier(block.T)
+    return times(columns.T, operator.matrix)
+
+
 def orthonormalised(block: Float[Array, "k d"]) -> tuple[Float[Array, "q d"], Float[Array, "q k"]]:
     """An orthonormal basis Q of a block and its coordinates C, block = Cᵀ Q, q = min(k, d).
 

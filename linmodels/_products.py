@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from linmodels._arrays import ravel, size_of, unravel
-from linmodels._blocks import times
+from linmodels._blocks import products, times, transpose_products
 from linmodels._observations import Batch, Observations
 from linmodels._priors import GaussianPrior
 from linmodels._whitening import (
@@ -103,17 +103,17 @@ class WhitenedDesign(eqx.Module):
 
     def product(self, data: Observations, x: Float[Array, "k r"]) -> Float[Array, "k N"]:
         """W x of every vector."""
-        forward = lambda v: ravel(root_product(data, data.design.mv(self.factor.parameters(v))))
-        return jax.vmap(forward)(self.units(x)) * self._root_beta(data)
+        outputs = products(data.design, jax.vmap(self.factor.parameters)(self.units(x)))
+        whiten = lambda f: ravel(root_product(data, f))
+        return jax.vmap(whiten)(outputs) * self._root_beta(data)
 
     def transpose_product(
         self, data: Observations, rows: Float[Array, "k N"]
     ) -> Float[Array, "k r"]:
         """Wᵀ c of every vector."""
-        backward = lambda c: self.factor.cofactors(
-            data.design.T.mv(root_transpose_product(data, unravel(c, data.targets)))
-        )
-        return self.pull(jax.vmap(backward)(rows * self._root_beta(data)))
+        colour = lambda c: root_transpose_product(data, unravel(c, data.targets))
+        outputs = jax.vmap(colour)(rows * self._root_beta(data))
+        return self.pull(jax.vmap(self.factor.cofactors)(transpose_products(data.design, outputs)))
 
     def pull(self, cofactors: Float[Array, "k r"]) -> Float[Array, "k r"]:
         """Wᵀc from what free coordinates at α = 1 would get."""
