@@ -30,7 +30,7 @@ def table(name: str, target: str, logarithm: bool) -> tuple[np.ndarray, np.ndarr
     frame = pd.read_csv(Path(os.environ["LINMODELS_DATA"]) / "tables" / name)
     columns = pd.get_dummies(frame.drop(columns=target), dtype=float)
     y = np.log(frame[target]) if logarithm else frame[target]
-    scaled = lambda v: np.asarray((v - v.mean(0)) / v.std(0), np.float32)
+    scaled = lambda v: np.asarray((v - v.mean(axis=0)) / v.std(axis=0), np.float32)
     return scaled(columns), scaled(y)
 
 
