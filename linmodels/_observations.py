@@ -129,8 +129,8 @@ class RowSlices(Sequence):
     """Consecutive slices of arrays (memory maps, for example) as a sequence of batches.
 
     On a CPU a slice that begins at a multiple of 64 bytes is used where it lies: so do those of a
-    memory-mapped .npy file if `batch_size` rows are a multiple of 64 bytes. Others are copied,
-    which is quick up to 32 MB a batch.
+    memory-mapped .npy file if `batch_size` rows are a multiple of 64 bytes. Others are copied, a
+    page at a time: batches of some 10 MB are quicker than larger ones.
 
     Args:
         arrays: share their leading axis, the n rows.
