@@ -4,11 +4,12 @@
 
 Features √(2/d') cos(ω·x + b) approximate a squared-exponential kernel (Rahimi & Recht 2007).
 `concrete` has few rows: `Exact` on the dual side, `BlockCG`, and the Gaussian process with the
-kernel ΦΦᵀ have to agree. `diamonds` has about as many rows as features: a matrix of 10 GB.
+kernel ΦΦᵀ have to agree. `diamonds` has about as many rows as features: a file of 10 GB.
 """
 
 import argparse
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -47,8 +48,11 @@ def features(x, omega, phase) -> jax.Array:
 
 
 def stored_features(x, omega, phase) -> np.ndarray:
-    """Features of many rows, a few at a time."""
-    stored, made = np.empty((len(x), FEATURES), np.float32), jax.jit(features)
+    """Features of many rows in a memory-mapped file, which products read where they lie."""
+    made = jax.jit(features)
+    with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+        shape = len(x), FEATURES
+        stored = np.lib.format.open_memmap(file.name, "w+", np.float32, shape)
     for start in range(0, len(x), 1_024):
         rows = slice(start, start + 1_024)
         stored[rows] = made(x[rows], omega, phase)
