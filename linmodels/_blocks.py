@@ -17,7 +17,6 @@ def gram(a: Float[Array, "i d"], b: Float[Array, "j d"]) -> Float[Array, "i j"]:
     return times(a, b.T)
 
 
-@jax.jit
 def products(
     operator: lx.AbstractLinearOperator, block: PyTree[Float[Array, "k ..."]]
 ) -> PyTree[Float[Array, "k ..."]]:
@@ -41,6 +40,7 @@ def transpose_products(
     return times(columns.T, operator.matrix)
 
 
+@jax.jit
 def orthonormalised(block: Float[Array, "k d"]) -> tuple[Float[Array, "q d"], Float[Array, "q k"]]:
     """An orthonormal basis Q of a block and its coordinates C, block = Cᵀ Q, q = min(k, d).
 
