@@ -4,7 +4,7 @@
 
 Features √(2/d') cos(ω·x + b) approximate a squared-exponential kernel (Rahimi & Recht 2007).
 `concrete` has few rows: `Exact` on the dual side, `BlockCG`, and the Gaussian process with the
-kernel ΦΦᵀ have to agree. `diamonds` has about as many rows as features: a file of 10 GB.
+kernel ΦΦᵀ have to agree. All rows of `diamonds` are a file of 10 GB; `--rows` takes some.
 """
 
 import argparse
