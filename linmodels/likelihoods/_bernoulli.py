@@ -5,11 +5,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import shaped_like
-from linmodels.likelihoods._likelihood import AbstractCurved
+from linmodels.likelihoods._likelihood import AbstractEntrywise
 from linmodels.likelihoods._targets import curvature_floor, require_between
 
 
-class Bernoulli(AbstractCurved):
+class Bernoulli(AbstractEntrywise):
     """p(y = 1) = σ(f) = 1/(1 + e⁻ᶠ), for targets in {0, 1} (or bools) or, soft, in [0, 1].
 
     R v = √(p(1 − p)) v. Every entry of the outputs is a logit of its own.
@@ -18,11 +18,6 @@ class Bernoulli(AbstractCurved):
     >>> Bernoulli().root_product(jnp.zeros(1), jnp.ones(1))
     Array([0.5], dtype=float32)
     """
-
-    @property
-    def acts_by_entry(self) -> bool:
-        """R is diagonal."""
-        return True
 
     def as_targets(self, targets: PyTree, structure: PyTree) -> PyTree[Float[Array, "..."]]:
         """Targets shaped as the outputs; see `AbstractLikelihood.as_targets`.
@@ -43,28 +38,11 @@ class Bernoulli(AbstractCurved):
         one = lambda f, y: y * jax.nn.sigmoid(-f) - (1 - y) * jax.nn.sigmoid(f)
         return jax.tree.map(one, outputs, targets)
 
-    def root_product(self, outputs: PyTree, vector: PyTree) -> PyTree:
-        """√(p(1 − p)) v."""
-        return jax.tree.map(lambda f, v: _root(f) * v, outputs, vector)
-
-    def root_transpose_product(self, outputs: PyTree, vector: PyTree) -> PyTree:
-        """√(p(1 − p)) u."""
-        return self.root_product(outputs, vector)
-
-    def pearson_residual(self, outputs: PyTree, score: PyTree) -> PyTree:
-        """(y − p)/√(p(1 − p)), the factor taken at `outputs`."""
-        return jax.tree.map(lambda f, s: s / _root(f), outputs, score)
-
-    def rank(self, outputs: PyTree) -> PyTree:
-        """1 for every entry."""
-        return jax.tree.map(jnp.ones_like, outputs)
+    def root(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
+        """√(p(1 − p)), not below the root of the floor."""
+        variance = jax.nn.sigmoid(outputs) * jax.nn.sigmoid(-outputs)
+        return jnp.sqrt(jnp.maximum(variance, curvature_floor(outputs.dtype)))
 
     def expected_targets(self, outputs: PyTree) -> PyTree:
         """σ(f)."""
         return jax.tree.map(jax.nn.sigmoid, outputs)
-
-
-def _root(logits: Array) -> Array:
-    """√(p(1 − p)), not below the root of the floor."""
-    variance = jax.nn.sigmoid(logits) * jax.nn.sigmoid(-logits)
-    return jnp.sqrt(jnp.maximum(variance, curvature_floor(logits.dtype)))

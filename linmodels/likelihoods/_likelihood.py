@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import shaped_like
@@ -101,3 +102,32 @@ class AbstractCurved(AbstractLikelihood):
     def known(self, scale: Float[Any, " C"], outputs: PyTree) -> "AbstractCurved":
         """Itself."""
         return self
+
+
+class AbstractEntrywise(AbstractCurved):
+    """A likelihood of independent entries, with a diagonal R."""
+
+    @property
+    def acts_by_entry(self) -> bool:
+        """R is diagonal."""
+        return True
+
+    @abc.abstractmethod
+    def root(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The diagonal of R, never 0, for one leaf of the outputs."""
+
+    def root_product(self, outputs: PyTree, vector: PyTree) -> PyTree:
+        """R v."""
+        return jax.tree.map(lambda f, v: self.root(f) * v, outputs, vector)
+
+    def root_transpose_product(self, outputs: PyTree, vector: PyTree) -> PyTree:
+        """R u."""
+        return self.root_product(outputs, vector)
+
+    def pearson_residual(self, outputs: PyTree, score: PyTree) -> PyTree:
+        """The score over R, taken at `outputs`."""
+        return jax.tree.map(lambda f, s: s / self.root(f), outputs, score)
+
+    def rank(self, outputs: PyTree) -> PyTree:
+        """1 for every entry."""
+        return jax.tree.map(jnp.ones_like, outputs)

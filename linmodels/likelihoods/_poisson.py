@@ -6,11 +6,11 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import shaped_like
-from linmodels.likelihoods._likelihood import AbstractCurved
+from linmodels.likelihoods._likelihood import AbstractEntrywise
 from linmodels.likelihoods._targets import curvature_floor, require_between
 
 
-class Poisson(AbstractCurved):
+class Poisson(AbstractEntrywise):
     """y ~ Poisson(eᶠ); an exposure enters as the offset log(exposure).
 
     R v = e^{f/2} v. Beyond f = 44 (354 in float64), far above any count, eᶠ goes on as its tangent,
@@ -20,11 +20,6 @@ class Poisson(AbstractCurved):
     >>> Poisson().score(jnp.zeros(2), jnp.array([0.0, 3.0]))
     Array([-1.,  2.], dtype=float32)
     """
-
-    @property
-    def acts_by_entry(self) -> bool:
-        """R is diagonal."""
-        return True
 
     def as_targets(self, targets: PyTree, structure: PyTree) -> PyTree[Float[Array, "..."]]:
         """Targets shaped as the outputs; see `AbstractLikelihood.as_targets`.
@@ -50,21 +45,9 @@ class Poisson(AbstractCurved):
         """y − eᶠ."""
         return jax.tree.map(lambda f, y: y - _rate(f), outputs, targets)
 
-    def root_product(self, outputs: PyTree, vector: PyTree) -> PyTree:
-        """e^{f/2} v."""
-        return jax.tree.map(lambda f, v: _root(f) * v, outputs, vector)
-
-    def root_transpose_product(self, outputs: PyTree, vector: PyTree) -> PyTree:
-        """e^{f/2} u."""
-        return self.root_product(outputs, vector)
-
-    def pearson_residual(self, outputs: PyTree, score: PyTree) -> PyTree:
-        """(y − eᶠ) e^{−f/2}, the factor taken at `outputs`."""
-        return jax.tree.map(lambda f, s: s / _root(f), outputs, score)
-
-    def rank(self, outputs: PyTree) -> PyTree:
-        """1 for every entry."""
-        return jax.tree.map(jnp.ones_like, outputs)
+    def root(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
+        """e^{f/2}, not below the root of the floor."""
+        return jnp.sqrt(jnp.maximum(_rate(outputs), curvature_floor(outputs.dtype)))
 
     def expected_targets(self, outputs: PyTree) -> PyTree:
         """eᶠ."""
@@ -78,8 +61,3 @@ def _largest(outputs: Array) -> float:
 
 def _rate(outputs: Array) -> Array:
     return jnp.exp(jnp.minimum(outputs, _largest(outputs)))
-
-
-def _root(outputs: Array) -> Array:
-    """e^{f/2}, not below the root of the floor."""
-    return jnp.sqrt(jnp.maximum(_rate(outputs), curvature_floor(outputs.dtype)))
