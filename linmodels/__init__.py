@@ -1,5 +1,6 @@
 """Bayesian linear models of any size, touching the design matrix only through products."""
 
+from linmodels import descent as descent
 from linmodels import effective_dimension as effective_dimension
 from linmodels import krylov as krylov
 from linmodels import likelihoods as likelihoods
@@ -45,6 +46,7 @@ from linmodels.methods import BlockCG as BlockCG
 from linmodels.methods import EvidencePath as EvidencePath
 from linmodels.methods import Exact as Exact
 from linmodels.methods import Matheron as Matheron
+from linmodels.methods import SampleThenOptimise as SampleThenOptimise
 from linmodels.methods import SolverReport as SolverReport
 
 __version__ = "0.1.0"

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from linmodels._arrays import is_traced
 
@@ -25,22 +25,30 @@ def normal_draws(key: Array, shape: tuple[int, ...]) -> Float[Any, "..."]:
 
 
 def row_draws(
-    key: Array, leaf: int, first: int | Array, rows: int, size: int
+    key: Array, leaf: int, first: int | Int[Any, "*n"], rows: int, size: int
 ) -> Float[Any, "rows size"]:
     """Draws keyed by a leaf's number and by each row's, on the host where they are few.
 
     Args:
         key: of all draws.
         leaf: number of the leaf.
-        first: number of the first row.
+        first: number of the first row, or of every row.
         rows: how many.
         size: of each row.
     """
-    labels = np.asarray(leaf), jnp.asarray(first)
     padded = _padded(rows), _padded(size)
     if math.prod(padded) > PADDED or not _is_counted():
-        return _rows(key, *labels, rows, size)
-    return _beginning(_rows(key, *labels, *padded))[:rows, :size]
+        padded = rows, size
+    draws = _rows(key, np.asarray(leaf), _numbers(first, padded[0]), *padded)
+    return draws if padded == (rows, size) else _beginning(draws)[:rows, :size]
+
+
+def _numbers(first: Any, rows: int) -> Any:
+    """Of the first row; or of every row, and on, with any numbers, to as many as are drawn."""
+    if np.ndim(first) == 0:
+        return jnp.asarray(first)
+    xp = jnp if is_traced(first) else np
+    return xp.pad(first, (0, rows - len(first)))
 
 
 def _padded(size: int) -> int:
@@ -66,4 +74,4 @@ def _normal(key: Array, size: int) -> Float[Array, " size"]:
 def _rows(key: Array, leaf: Any, first: Any, rows: int, size: int) -> Float[Array, "rows size"]:
     key = jax.random.fold_in(key, leaf)
     draw = lambda row: jax.random.normal(jax.random.fold_in(key, row), (size,), jnp.float32)
-    return jax.vmap(draw)(first + jnp.arange(rows))
+    return jax.vmap(draw)(first if jnp.ndim(first) else first + jnp.arange(rows))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from linmodels._arrays import (
     describe,
@@ -256,8 +256,24 @@ class Batched:
             raise ValueError(
                 f"batch {index} has rows of shapes {shapes}, the first {self._row_shapes}."
             )
+        return self._padded(batch)
+
+    def padded_rows(self, rows: Int[np.ndarray, " r"]) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """As `padded`, of rows of `RowSlices` at these places."""
+        assert isinstance(self.batches, RowSlices)
+        try:
+            arrays = tuple(np.asarray(array[rows]) for array in self.batches.arrays)
+        except Exception as error:
+            error.add_note(f"while reading {len(rows)} rows between {rows[0]} and {rows[-1]}")
+            raise
+        return self._padded(arrays)
+
+    def _padded(self, batch: tuple[np.ndarray, ...]) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """The last row again up to `batch_size` rows, and weights of 1 and 0."""
+        rows = len(batch[0])
         mask = (np.arange(self.batch_size) < rows).astype(np.float32)
-        if missing:
+        if rows < self.batch_size:
+            missing = self.batch_size - rows
             batch = tuple(np.concatenate([a, np.repeat(a[-1:], missing, 0)]) for a in batch)
         return batch, mask
 
@@ -273,7 +289,7 @@ class Batch(NamedTuple):
     arguments: Any
     mask: Any
     first: Any
-    """index in the data of the first row"""
+    """index in the data of the first row, or of every row"""
 
     def observations(self) -> Observations:
         """Inside jit: the batch, padding weighted 0."""
@@ -296,6 +312,20 @@ def batches(data: Data, chosen: Iterable[int] | None = None) -> Iterator[Batch]:
     for index in chosen:
         arrays, mask = data.padded(index)
         first = np.asarray(index * data.batch_size)  # an array: a number would compile anew
+        yield Batch(data.observe, (*arrays, *data.shared), mask, first)
+
+
+def shuffled_batches(data: Data, generator: np.random.Generator) -> Iterator[Batch]:
+    """One pass in a random order: of rows where they can be had one by one, else of batches."""
+    if isinstance(data, Observations) or not isinstance(data.batches, RowSlices):
+        yield from batches(data, generator.permutation(num_batches(data)))
+        return
+    count, size = data.num_observations, data.batch_size
+    order = generator.permutation(np.arange(count, dtype=np.min_scalar_type(count)))
+    for start in range(0, count, size):
+        rows = np.sort(order[start : start + size])  # in the order of the disk
+        arrays, mask = data.padded_rows(rows)
+        first = np.pad(rows.astype(int), (0, size - len(rows)), mode="edge")
         yield Batch(data.observe, (*arrays, *data.shared), mask, first)
 
 

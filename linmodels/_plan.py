@@ -16,7 +16,7 @@ from linmodels._priors import GaussianPrior
 from linmodels._products import normal
 from linmodels.krylov import IdentityRoot, block_cg
 from linmodels.methods import AbstractMethod, BlockCG, EvidencePath, Exact
-from linmodels.methods.block_cg import BlockSystem
+from linmodels.methods.block_system import BlockSystem
 from linmodels.methods.stopping import PrimalRule
 
 EXACT_SIDE = 4_000

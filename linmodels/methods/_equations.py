@@ -14,9 +14,20 @@ from linmodels.methods._matrix_free import MatrixFree
 from linmodels.methods.stopping import DualRule, PrimalRule
 
 
+class Point(NamedTuple):
+    """Hyperparameters."""
+
+    alpha: Float[np.ndarray, " L"]
+    beta: Float[np.ndarray, " C"]
+
+
 class Equations(NamedTuple):
     """H q = b, and what q stands for."""
 
+    model: MatrixFree
+    point: Point
+    draws: Float[Array, "k1 r"]
+    """z, and 0 for the mean"""
     product: Callable[[Array], Array]
     rhs: Float[Array, "k1 n"]
     rule: PrimalRule | DualRule
@@ -56,16 +67,19 @@ class Equations(NamedTuple):
 
 def primal_equations(
     model: MatrixFree,
+    point: Point,
     design: WhitenedDesign,
-    beta: Float[np.ndarray, " C"],
     root: AbstractRoot,
     tolerance: float,
 ) -> Equations:
     """(I + WᵀW) x = z + Wᵀu."""
     draws, scale = model.prior_draws(), design.scale
     return Equations(
+        model,
+        point,
+        draws,
         lambda x: x + model.normal(design, x),
-        draws + pull(design, model.crosses(beta)),
+        draws + pull(design, model.crosses(point.beta)),
         PrimalRule(root, tolerance),
         design,
         model.factor.size - len(model.flats.index),
@@ -77,15 +91,18 @@ def primal_equations(
 
 def dual_equations(
     model: MatrixFree,
+    point: Point,
     design: WhitenedDesign,
-    beta: Float[np.ndarray, " C"],
     root: AbstractRoot,
     tolerance: float,
 ) -> Equations:
     """x = z + Wᵀc with (I + WWᵀ) c = u − Wz."""
-    draws, rows = model.prior_draws(), model.rows(beta)
+    draws, rows = model.prior_draws(), model.rows(point.beta)
     rhs = rows - model.forward(design, draws)
     return Equations(
+        model,
+        point,
+        draws,
         lambda c: c + model.outward(design, c),
         rhs,
         DualRule(rows, root, tolerance),

@@ -16,6 +16,32 @@ from linmodels.methods._evidence_path import EvidencePath
 from linmodels.methods._evidence_terms import EvidenceTerms
 
 
+class GradientVariances(NamedTuple):
+    """Of a minibatch's gradient at the solution, summed over coordinates; a mean of deviations.
+
+    In whitened coordinates, at the batch size of the data.
+    """
+
+    fit: float
+    """noise in the fit, L"""
+    regulariser: float
+    """noise in the regulariser, L′"""
+    predicted_difference: float
+    """fit − regulariser as expected of exact samples: above 0 where L′ is the quieter loss"""
+
+
+class DescentReport(NamedTuple):
+    """How the last descent of `SampleThenOptimise` went."""
+
+    rate: float
+    """first step, times the largest curvature where it is automatic"""
+    curvature: float
+    """largest eigenvalue of a minibatch's Hessian, scaled to all data, that was seen"""
+    loss: Float[np.ndarray, " k1"]
+    """of every deviation and, last, of the mean, averaged over the last steps"""
+    variances: GradientVariances
+
+
 class SolverReport(eqx.Module):
     """How well an iterative method has solved, in ε² = E‖e‖²_H / γ, e the error of a deviation.
 
@@ -28,6 +54,7 @@ class SolverReport(eqx.Module):
         estimate: of ε², from how the last steps lowered it; the certificate where that is smaller.
         tolerance: what ε² was to reach.
         residuals: ‖b − Hx‖ of every deviation and, last, of the mean, (k + 1,).
+        descent: how stochastic gradients went, if they were taken.
     """
 
     passes: int
@@ -35,6 +62,7 @@ class SolverReport(eqx.Module):
     estimate: float
     tolerance: float
     residuals: Float[np.ndarray, " k1"]
+    descent: DescentReport | None = None
 
 
 class Solution(NamedTuple):

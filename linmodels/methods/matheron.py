@@ -28,7 +28,8 @@ from linmodels.methods._method import (
     required_key,
 )
 from linmodels.methods._samples import evidence_terms
-from linmodels.methods.block_cg import MAX_PROBES, MEAN_TOLERANCE, BlockCG, BlockSystem
+from linmodels.methods.block_cg import MEAN_TOLERANCE, BlockCG
+from linmodels.methods.block_system import MAX_PROBES, BlockSystem
 from linmodels.methods.stopping import DualRule, Measured, evaluation_of, report_of, within
 from linmodels.operators import AbstractMatrixFreeOperator
 

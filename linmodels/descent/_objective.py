@@ -1,0 +1,44 @@
+"""What is minimised: a quadratic of every vector that is known exactly, and a sum over batches."""
+
+import abc
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+from jaxtyping import Array, Float, PyTree
+
+from linmodels._observations import Batch
+
+
+class Term(NamedTuple):
+    """One batch's part of the sum."""
+
+    loss: Float[Array, " k"]
+    gradient: Float[Array, "k r"]
+    curved: Float[Array, "1 r"]
+    """its second derivative times a probe"""
+
+
+class AbstractObjective(eqx.Module):
+    """½‖x_j − c_j‖² + Σ_b loss_b(x_j) for every vector x_j."""
+
+    centre: eqx.AbstractVar[Float[Any, "k r"]]
+    """c"""
+
+    @abc.abstractmethod
+    def drawn(self, batch: Batch) -> PyTree:
+        """What a term needs that is made outside jit."""
+
+    @abc.abstractmethod
+    def term(
+        self,
+        batch: Batch,
+        drawn: PyTree,
+        x: Float[Array, "k r"],
+        probe: Float[Array, "1 r"],
+    ) -> Term:
+        """One batch's part; inside jit."""
+
+    @abc.abstractmethod
+    def of(self, columns: Sequence[int]) -> "AbstractObjective":
+        """The same for some of the vectors, in this order."""

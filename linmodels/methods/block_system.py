@@ -1,0 +1,266 @@
+"""A linear model in products: the posterior and the evidence by a solver of blocks of vectors."""
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from linmodels._observations import example_batch, num_outputs
+from linmodels._priors import GaussianPrior
+from linmodels._products import WhitenedDesign
+from linmodels._results import RESULTS
+from linmodels.effective_dimension import Estimate
+from linmodels.krylov import (
+    AbstractPreconditioner,
+    AbstractRoot,
+    IdentityRoot,
+)
+from linmodels.methods._equations import (
+    Equations,
+    Point,
+    dual_equations,
+    primal_equations,
+    pull,
+)
+from linmodels.methods._evidence_path import EvidencePath, require_one_each
+from linmodels.methods._krylov_path import krylov_path
+from linmodels.methods._matrix_free import MatrixFree
+from linmodels.methods._method import (
+    AbstractSystem,
+    Evaluation,
+    EvidenceTerms,
+    Scales,
+    Solution,
+    SolverReport,
+)
+from linmodels.methods._parameters import scales_of
+from linmodels.methods._samples import evidence_terms, log_determinant_of
+from linmodels.methods._sketch import sketchable
+from linmodels.methods._solver import AbstractSolver
+from linmodels.methods.stopping import evaluation_of, report_of
+
+MAX_PROBES = 16
+"""Random vectors of the evidence path: they give γ to √(2/(16 γ)), 4 % where γ is 100."""
+REFINEMENTS = 3
+"""Solves to a smaller tolerance, where groups of parameters turn out to have a small γ_l."""
+NOTHING = 0.01
+"""γ_l that is nothing to wait for; a bound on it is tr M_ll/α_l."""
+PROBE_ENTRIES = 2**28
+"""Largest block of them, fewer vectors where there are more outputs: 1 GiB in float32."""
+
+
+class BlockSystem(AbstractSystem):
+    """A linear model in products, to be solved at given hyperparameters."""
+
+    prior: GaussianPrior
+    reason: str
+    model: MatrixFree
+    side: str
+    learn_noise: bool
+    tolerance: float
+    max_passes: int
+    solver: AbstractSolver
+    preconditioner: AbstractPreconditioner | None
+    key: Array
+    """of the preconditioner's sketch"""
+
+    def scales(self) -> Scales:
+        """Starts and caps."""
+        sums = self.model.sums
+        epsilon = float(jnp.finfo(sums.cross.dtype).eps)
+        return scales_of(self._information, sums.rank, sums.square, sums.raw_square, epsilon)
+
+    @cached_property
+    def _information(self) -> Float[np.ndarray, " L"]:
+        """tr (W₀ᵀW₀)_ll from the noise, E‖W₀ᵀu‖²."""
+        model, ones = self.model, np.ones(len(self.model.sums.rank))
+        cross = model.design(np.ones(model.groups[1]), ones)
+        pulled = pull(cross, model.crosses(ones)[:-1])
+        return model.group_sums(np.asarray(pulled) ** 2).mean(0)
+
+    def evaluate(
+        self, alpha: Float[Any, " L"], beta: Float[Any, " C"], start: "Nearby | None" = None
+    ) -> Evaluation:
+        """The evidence and its terms: from a Krylov path for one of each, else from a solve."""
+        if self.solver.krylov and self.has_path:
+            return Evaluation(self.path.evaluate(alpha, beta), converged=self.path.settled)
+        equations, found = self._find(alpha, beta, start)
+        change = equations.change(found.value)
+        near = Nearby(*found[:2], change, found.terms, found.determinant, found.hint)
+        return evaluation_of(found.terms, found.report, self.model.sums.rank, near)
+
+    @property
+    def has_path(self) -> bool:
+        """Whether one α and one noise precision make a path."""
+        return self.model.groups[1] == len(self.model.sums.rank) == 1
+
+    @cached_property
+    def path(self) -> EvidencePath:
+        """The evidence at every α and noise precision, from one block Krylov space."""
+        model, one = self.model, np.ones(1)
+        require_one_each(model.groups[1], len(model.sums.rank))
+        outputs = num_outputs(model.data, example_batch(model.data))
+        fitting = max(PROBE_ENTRIES // outputs, 2)
+        return krylov_path(
+            model,
+            model.design(one, one),
+            model.rows(one, min(MAX_PROBES, model.num_samples, fitting)),
+            noise_precision=None if self.learn_noise else 1.0,
+            max_passes=self.max_passes,
+        )
+
+    def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"], start: Any = None) -> Solution:
+        """The posterior, and the evidence from the solver's recurrence."""
+        equations, found = self._find(alpha, beta, None if self.solver.krylov else start)
+        terms = found.terms
+        if "path" in vars(self):  # it is there already, and knows the evidence better
+            best = self.path.evaluate(found.alpha, found.beta)
+            terms = terms._replace(
+                log_evidence=best.log_evidence, log_evidence_error=best.log_evidence_error
+            )
+        report = self.solver.described(equations, found.value, found.hint, found.report)
+        posterior = self.model.posterior(found.units)
+        return Solution(terms, posterior, found.result, report, found.units[-1])
+
+    def _find(self, alpha: Any, beta: Any, start: "Nearby | None") -> tuple[Equations, "_Found"]:
+        """Solves to the tolerance, and for several groups on from there."""
+        alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
+        design = self.model.design(alpha, beta)
+        root, looked = self.look(design)
+        form = primal_equations if self.side == "primal" else dual_equations
+        equations = form(self.model, Point(alpha, beta), design, root, self.tolerance)
+        if start is None or not start.is_close(alpha, beta, equations.rhs.shape):
+            found = self._found(equations, looked)
+        else:
+            begin = equations.begin(start.change)
+            found = self._found(equations, looked, begin, start.determinant, start.hint)
+            found = found.moved(self._growth(start, found))
+        return equations, self._refined(equations, found)
+
+    def _refined(self, equations: Equations, found: "_Found") -> "_Found":
+        """Goes on until the error resolves every group, as far as passes and precision allow."""
+        for _ in range(REFINEMENTS):
+            wanted, spent = self._resolving(found), found.report.passes
+            if found.result != RESULTS.successful or found.report.estimate <= wanted:
+                break
+            if spent >= self.max_passes:
+                break
+            finer, begin = equations.with_tolerance(wanted), found.value
+            finer = self._found(finer, spent, begin, found.determinant, found.hint)
+            report = replace(finer.report, tolerance=found.report.tolerance)
+            found = finer._replace(report=report, result=found.result)
+            if finer.result != RESULTS.successful:
+                break
+        return found
+
+    def _found(
+        self,
+        equations: Equations,
+        spent: int,
+        begin: Float[Array, "k1 n"] | None = None,
+        determinant: Estimate | None = None,
+        hint: Any = None,
+    ) -> "_Found":
+        """One solve, and the terms of the evidence at it.
+
+        Only a solve without a known log determinant leaves a quadrature for it.
+        """
+        model, rule, (alpha, beta) = self.model, equations.rule, equations.point
+        limit = max(self.max_passes - spent, 1)
+        solved = self.solver.solve(equations, begin, limit, hint, quadrature=determinant is None)
+        x = equations.coordinates(solved.value)
+        units = model.units(equations.design, x, model.crosses(beta))
+        if determinant is None:
+            epsilon = float(jnp.finfo(x.dtype).eps)
+            determinant = log_determinant_of(solved.recurrence, equations.size, rule.root, epsilon)
+        terms = evidence_terms(model, alpha, beta, x, units, determinant)
+        error = solved.progress.error if self.side == "primal" else None
+        passes = spent + solved.progress.passes
+        report = report_of(solved.progress.measure, float(rule.tolerance), passes, error)
+        rest = report, solved.result, solved.hint
+        return _Found(alpha, beta, solved.value, units, terms, determinant, *rest)
+
+    def _growth(self, start: "Nearby", found: "_Found") -> float:
+        """Of log det(I + WᵀW), whose slopes are −γ_l in log α_l and γ_c, less flats, in log β_c."""
+        middle = lambda one, two: (np.asarray(one) + np.asarray(two)) / 2
+        old, new = start.terms, found.terms
+        parameters = middle(old.group_dimension, new.group_dimension)
+        outputs = middle(old.output_dimension, new.output_dimension)
+        flat = [np.linalg.slogdet(self.model.flats.gram(at.beta))[1] for at in (start, found)]
+        grown = outputs @ np.log(found.beta / start.beta)
+        grown -= parameters @ np.log(found.alpha / start.alpha)
+        return float(grown - (flat[1] - flat[0]))
+
+    def _resolving(self, found: "_Found") -> float:
+        """The tolerance at which an error as large as ε²γ is a small share of every group's γ_l."""
+        dimension = found.terms.group_dimension
+        seen = self._information * found.beta.max() / found.alpha > NOTHING
+        if len(dimension) == 1 or not seen.any():
+            return self.tolerance
+        smallest = max(float(dimension[seen].min()), 1.0)
+        return self.tolerance * min(smallest / max(float(dimension.sum()), 1.0), 1.0)
+
+    def look(self, design: WhitenedDesign) -> tuple[AbstractRoot, int]:
+        """The preconditioner at these hyperparameters, and the passes that it took."""
+        if self.preconditioner is None:
+            return IdentityRoot(), 0
+        chosen = self.preconditioner.batches
+        operator = sketchable(self.model, design, chosen, dual=self.side == "dual")
+        return self.preconditioner.root(operator, key=self.key), self.preconditioner.passes(
+            operator
+        )
+
+
+class Nearby(NamedTuple):
+    """A solve, from which one at hyperparameters near by may begin."""
+
+    alpha: Float[np.ndarray, " L"]
+    beta: Float[np.ndarray, " C"]
+    change: Float[Array, "k1 n"]
+    """what hyperparameters change little: α^{-½}(x − z), or c on the dual side"""
+    terms: EvidenceTerms
+    determinant: Estimate
+    hint: Any = None
+    """of the solver to itself"""
+
+    def is_close(self, alpha: np.ndarray, beta: np.ndarray, shape: tuple[int, ...]) -> bool:
+        """Whether every hyperparameter is within a factor of 4/3.
+
+        Raises:
+            ValueError: it is of another problem.
+        """
+        if self.change.shape != shape or self.alpha.shape != alpha.shape:
+            raise ValueError(
+                f"start is of a problem of shape {self.change.shape}, here it is {shape}: it is of "
+                "another fit. Start without it."
+            )
+        logs = np.log(np.concatenate([alpha / self.alpha, beta / self.beta]))
+        return bool(np.abs(logs).max() <= np.log(4 / 3))
+
+
+class _Found(NamedTuple):
+    """What a solve has found."""
+
+    alpha: Float[np.ndarray, " L"]
+    beta: Float[np.ndarray, " C"]
+    value: Float[Array, "k1 n"]
+    """q"""
+    units: Float[Array, "k1 r"]
+    terms: EvidenceTerms
+    determinant: Estimate
+    """log det(I + WᵀW)"""
+    report: SolverReport
+    result: RESULTS
+    hint: Any
+
+    def moved(self, growth: float) -> "_Found":
+        """With a log determinant that is larger."""
+        value = self.determinant.value + growth
+        log_evidence = self.terms.log_evidence - growth / 2
+        return self._replace(
+            determinant=self.determinant._replace(value=value),
+            terms=self.terms._replace(log_evidence=log_evidence),
+        )

@@ -1,0 +1,215 @@
+"""Posterior samples and the mean by stochastic gradients."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from linmodels._observations import Data, Observations, example_batch, num_batches, num_outputs
+from linmodels._priors import GaussianPrior
+from linmodels._results import RESULTS
+from linmodels._whitening import explain_non_finite, gaussian
+from linmodels.descent import AbstractObjective, Descended, DescentState, Recipe, descend
+from linmodels.krylov import Recurrence, block_cg
+from linmodels.methods._equations import Equations
+from linmodels.methods._look import look_once
+from linmodels.methods._method import (
+    AbstractMethod,
+    AbstractSystem,
+    DescentReport,
+    SolverReport,
+    required_key,
+)
+from linmodels.methods._sampling_losses import NoiseInFit, NoiseInRegulariser, gradient_variances
+from linmodels.methods._solver import AbstractSolver, Solved
+from linmodels.methods.block_cg import MEAN_TOLERANCE
+from linmodels.methods.block_system import MAX_PROBES, BlockSystem
+
+FIRST = 8
+"""Passes of the first descent; each further one, where it is needed, has twice as many."""
+CHECK = 5
+"""Passes of conjugate gradients after a descent: as few as tell how far off it was."""
+LOOK = 8
+"""Passes of conjugate gradients from 0, for the log determinant."""
+NO_RECURRENCE = Recurrence(np.zeros((0, 0)), [], [])
+
+
+class SampleThenOptimise(AbstractMethod):
+    """Posterior samples by stochastic gradients on minibatches, all of them side by side.
+
+    Every deviation is the minimiser of a random quadratic loss. Minibatches are the batches of
+    `Batched` data, in a fresh order each pass; rows of `RowSlices` are shuffled one by one. Steps
+    follow from the curvature of the minibatches and a race; each descent ends with steps that fall
+    to 0, or with an average. A few passes of block conjugate gradients then take out what noise of
+    minibatches has left, and tell how large the error was; as long as that is too large, another
+    descent of twice as many passes follows.
+
+    For many more parameters that matter (γ) than ten times the samples times the passes that can be
+    paid for; with fewer, `BlockCG` is more accurate after as many passes.
+
+    Args:
+        noise_in: "regulariser" (L′, whose gradients vary less unless leverages are large) or "fit"
+            (L); both have the same minimisers.
+        passes: of the one descent; doubled from 8 as long as it takes where None.
+        optimiser: any of optax's, at its own learning rate; Nesterov's momentum of 0.9 at an
+            automatic one where None.
+        averaging: weight of every step's iterate in the average that a descent ends with, such as
+            `linmodels.descent.polyak` or `linmodels.descent.geometric(0.01)`; where None, the last
+            iterate counts, and steps of the automatic optimiser fall linearly to 0.
+        clip: a vector's gradient is cut to this many times its own recent size.
+        tolerance: ε², the mean squared error of a deviation in the H-norm over γ; 1/(8k) where
+            None.
+        max_passes: over the data before giving up.
+        callback: called with the passes of a descent so far and its `DescentState`, whose iterates
+            are whitened coordinates of the deviations and, last, of the mean.
+
+    Raises:
+        ValueError: unknown or non-positive arguments.
+
+    ??? cite
+        Antorán, Padhy et al. (ICLR 2023), "Sampling-based inference for large linear models", §3.2.
+    """
+
+    noise_in: Literal["regulariser", "fit"] = eqx.field(static=True, default="regulariser")
+    passes: int | None = eqx.field(static=True, default=None)
+    optimiser: Any = eqx.field(static=True, default=None)
+    averaging: Callable[[int], float] | None = eqx.field(static=True, default=None)
+    clip: float = eqx.field(static=True, default=10.0)
+    tolerance: float | None = eqx.field(static=True, default=None)
+    max_passes: int = eqx.field(static=True, default=1_000)
+    callback: Callable[[int, DescentState], None] | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        if self.noise_in not in ("regulariser", "fit"):
+            raise ValueError(f'noise_in must be "regulariser" or "fit", got {self.noise_in!r}.')
+        if self.passes is not None and self.passes < 1:
+            raise ValueError(f"passes must be at least 1, or None, got {self.passes}.")
+        if self.tolerance is not None and not 0 < self.tolerance < 1:
+            raise ValueError(f"tolerance must be between 0 and 1, got {self.tolerance}.")
+        if self.max_passes < 1:
+            raise ValueError(f"max_passes must be at least 1, got {self.max_passes}.")
+        Recipe(self.optimiser, self.averaging, self.clip)  # refuses what it refuses
+
+    def prepare(
+        self, data: Data, prior: GaussianPrior, *, num_samples: int, key: Array | None
+    ) -> AbstractSystem:
+        """Looks at the data in up to three passes; see `AbstractMethod.prepare`.
+
+        Raises:
+            ValueError: data that are not finite or not Gaussian, flat columns that are dependent,
+                a prior that does not fit, no samples, or arguments that are traced.
+        """
+        key = required_key("SampleThenOptimise", data, prior, num_samples, key)
+        example = example_batch(data)
+        explain = lambda index: explain_non_finite(data, index)
+        seen, _ = look_once(data, example, prior, num_samples, key, explain)
+        tolerance = 1 / (8 * num_samples) if self.tolerance is None else self.tolerance
+        recipe, key = Recipe(self.optimiser, self.averaging, self.clip), jax.random.fold_in(key, 4)
+        solver = _Descent(self.noise_in, self.passes, recipe, self.callback, key)
+        return BlockSystem(
+            prior=seen.prior,
+            reason=_reason(data, seen.factor.size, example),
+            model=seen,
+            side="primal",
+            learn_noise=gaussian(example.likelihood).learn,
+            tolerance=tolerance,
+            max_passes=self.max_passes,
+            solver=solver,
+            preconditioner=None,
+            key=key,
+        )
+
+    def for_the_mean(self) -> tuple["SampleThenOptimise", int]:
+        """Itself with one sample, which measures γ, and the tolerance of a mean."""
+        return replace(self, tolerance=MEAN_TOLERANCE), 1
+
+
+def _reason(data: Data, size: int, example: Observations) -> str:
+    outputs, count = num_outputs(data, example), num_batches(data)
+    batches = "1 batch, so that gradients are exact" if count == 1 else f"{count:,} minibatches"
+    return f"stochastic gradients: {size:,} parameters, {outputs:,} outputs in {batches}"
+
+
+class _Descent(AbstractSolver):
+    """Descents, each followed by a few passes of block conjugate gradients."""
+
+    noise_in: str = eqx.field(static=True)
+    passes: int | None = eqx.field(static=True)
+    recipe: Recipe
+    callback: Callable[[int, DescentState], None] | None
+    key: Array
+    krylov: ClassVar[bool] = False
+
+    def solve(self, equations, begin, limit, hint, *, quadrature) -> Solved:
+        """See `AbstractSolver.solve`; the hint is the step that a race has found."""
+        recurrence, spent = _looked(equations) if quadrature else (NO_RECURRENCE, 0)
+        x, rate = (equations.draws if begin is None else begin), hint and hint.rate
+        passes = self.passes or FIRST
+        while True:
+            passes = max(min(passes, limit - spent - CHECK), 1)
+            descended = self._descended(equations, x, passes, rate, spent)
+            checked = equations.solve(descended.value, CHECK, None)
+            spent += descended.passes + checked.progress.passes
+            over = self.passes is not None or spent >= limit
+            if over or checked.result in (RESULTS.successful, RESULTS.non_finite):
+                break
+            x, rate, passes = checked.value, descended.rate, 2 * passes
+        progress = checked.progress._replace(passes=spent)
+        hint = _Hint(descended.rate, descended.curvature, descended.loss)
+        return Solved(checked.value, checked.result, progress, recurrence, hint)
+
+    def described(self, equations, value, hint, report) -> SolverReport:
+        """With how the descent went, and what gradients of minibatches are like at its end."""
+        assert isinstance(hint, _Hint)
+        order = np.random.default_rng(np.asarray(jax.random.key_data(self.key)))
+        variances = gradient_variances(equations, value, order)
+        return replace(
+            report, descent=DescentReport(hint.rate, hint.curvature, hint.loss, variances)
+        )
+
+    def _descended(
+        self,
+        equations: Equations,
+        x: Float[Array, "k1 r"],
+        passes: int,
+        rate: float | None,
+        spent: int,
+    ) -> Descended:
+        return descend(
+            self._objective(equations),
+            equations.model.data,
+            x,
+            passes=passes,
+            recipe=self.recipe,
+            key=jax.random.fold_in(self.key, spent),
+            rate=rate,
+            callback=self.callback,
+        )
+
+    def _objective(self, equations: Equations) -> AbstractObjective:
+        if self.noise_in == "regulariser":
+            return NoiseInRegulariser(equations.rhs, equations.design)
+        model = equations.model
+        columns = tuple(range(model.num_samples + 1))
+        return NoiseInFit(equations.draws, equations.design, model, columns)
+
+
+class _Hint(NamedTuple):
+    """What a descent leaves to another near by, and to its report."""
+
+    rate: float
+    curvature: float
+    loss: Float[np.ndarray, " k1"]
+
+
+def _looked(equations: Equations) -> tuple[Recurrence, int]:
+    """A Krylov space of some of the deviations and the mean, and the passes that it took."""
+    probes = min(MAX_PROBES, len(equations.rhs) - 1)
+    chosen = np.append(np.arange(probes), -1)
+    rule = equations.rule
+    solution = block_cg(equations.product, equations.rhs[chosen], rule, max_passes=LOOK)
+    return solution.recurrence, solution.progress.passes
