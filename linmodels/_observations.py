@@ -318,10 +318,10 @@ def batches(data: Data, chosen: Iterable[int] | None = None) -> Iterator[Batch]:
 def shuffled_batches(data: Data, generator: np.random.Generator) -> Iterator[Batch]:
     """One pass in a random order: of rows where they can be had one by one, else of batches."""
     if isinstance(data, Observations) or not isinstance(data.batches, RowSlices):
-        yield from batches(data, generator.permutation(num_batches(data)))
+        yield from batches(data, generator.permutation(num_batches(data)).tolist())
         return
     count, size = data.num_observations, data.batch_size
-    order = generator.permutation(np.arange(count, dtype=np.min_scalar_type(count)))
+    order = generator.permutation(np.arange(count, dtype=np.min_scalar_type(-count)))
     for start in range(0, count, size):
         rows = np.sort(order[start : start + size])  # in the order of the disk
         arrays, mask = data.padded_rows(rows)
