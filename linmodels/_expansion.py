@@ -125,13 +125,13 @@ def _along(batch: Batch, parameters: PyTree, direction: PyTree, steps: Float[Arr
     def rise(step: Array) -> Array:
         moved = jax.tree.map(lambda f, d: f + step.astype(f.dtype) * d, outputs, change)
         after = likelihood.log_prob(moved, targets)
-        return _total(data, jax.tree.map(jnp.subtract, after, before))
+        return total(data, jax.tree.map(jnp.subtract, after, before))
 
     slopes = jax.tree.map(jnp.multiply, likelihood.score(outputs, targets), change)
     squares = jax.tree.map(jnp.square, likelihood.root_product(outputs, change))
-    error = 4 * jnp.finfo(steps.dtype).eps * _total(data, jax.tree.map(jnp.abs, slopes))
-    sums = _total(data, slopes), error, _total(data, squares)
-    sizes = [jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(_weighted(data, change, sign=True))]
+    error = 4 * jnp.finfo(steps.dtype).eps * total(data, jax.tree.map(jnp.abs, slopes))
+    sums = total(data, slopes), error, total(data, squares)
+    sizes = [jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(weighted(data, change, sign=True))]
     return jax.lax.map(rise, steps), *sums, jnp.stack(sizes).max()
 
 
@@ -145,15 +145,15 @@ def log_likelihood(data: Data, parameters: PyTree) -> float:
 def _log_probs(batch: Batch, parameters: PyTree) -> list[Array]:
     data = batch.observations()
     log_prob = data.likelihood.log_prob(outputs_at(data, parameters), data.targets)
-    return jax.tree.leaves(_weighted(data, log_prob))
+    return jax.tree.leaves(weighted(data, log_prob))
 
 
-def _total(data: Observations, values: PyTree) -> Float[Array, ""]:
+def total(data: Observations, values: PyTree) -> Float[Array, ""]:
     """Σ w over entries."""
-    return sum((jnp.sum(leaf) for leaf in jax.tree.leaves(_weighted(data, values))), jnp.zeros(()))
+    return sum((jnp.sum(leaf) for leaf in jax.tree.leaves(weighted(data, values))), jnp.zeros(()))
 
 
-def _weighted(data: Observations, values: PyTree, *, sign: bool = False) -> PyTree:
+def weighted(data: Observations, values: PyTree, *, sign: bool = False) -> PyTree:
     """w times entries, or w > 0 times them; 0 where w is, whatever the entry."""
     if data.weights is None:
         return values

@@ -3,6 +3,8 @@
 from typing import Any
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
@@ -11,6 +13,7 @@ from linmodels._expansion import Point, at_prior_mean, expanded, log_likelihood,
 from linmodels._mode import Mode, find_mode
 from linmodels._observations import Data, Observations, example_batch
 from linmodels._priors import GaussianPrior
+from linmodels._products import factor_of
 from linmodels._results import RESULTS
 from linmodels.likelihoods import LOG_2PI, AbstractCurved
 from linmodels.methods import (
@@ -156,14 +159,20 @@ class LaplaceSystem(AbstractSystem):
 
         precision = np.where(flat, 0, np.asarray(alpha, np.float64)[groups])
         if start is None or start.result != RESULTS.successful:
-            start = self._first_mode(len(precision))
+            start = self._first_mode(precision)
         mode = find_mode(self.data, newton, precision, start, any_flat=bool(flat.any()))
         data = expanded(self.data, Point(mode.parameters, self.curvature_at))
         arguments = {"num_samples": self.num_samples, "key": self.key}
         return mode, self.method.prepare(data, self.prior, **arguments)
 
-    def _first_mode(self, size: int) -> Mode:
-        return Mode(prior_mean(self.prior, self.structure), np.zeros(size), RESULTS.successful, 0)
+    def _first_mode(self, precision: Float[np.ndarray, " r"]) -> Mode:
+        zero, mean = np.zeros(len(precision)), prior_mean(self.prior, self.structure)
+        found = self.method.approach_mode(self.data, self.prior, precision, zero, self.key)
+        if not found.any():
+            return Mode(mean, found, RESULTS.successful, 0)
+        dtype = jnp.result_type(*jax.tree.leaves(mean))
+        move = factor_of(self.prior, self.structure).parameters(jnp.asarray(found, dtype))
+        return Mode(jax.tree.map(jnp.add, mean, move), found, RESULTS.successful, 0)
 
     def _terms(self, mode: Mode, terms: EvidenceTerms, alpha: np.ndarray) -> EvidenceTerms:
         """Laplace's evidence from that of the expansion, less its constant, fit and penalty."""

@@ -20,10 +20,12 @@ class Term(NamedTuple):
 
 
 class AbstractObjective(eqx.Module):
-    """½‖x_j − c_j‖² + Σ_b loss_b(x_j) for every vector x_j."""
+    """½‖p ⊙ (x_j − c_j)‖² + Σ_b loss_b(x_j) for every vector x_j."""
 
     centre: eqx.AbstractVar[Float[Any, "k r"]]
     """c"""
+    penalised: eqx.AbstractVar[Float[Any, " r"]]
+    """p: 1, or 0 at flat coordinates"""
 
     @abc.abstractmethod
     def drawn(self, batch: Batch) -> PyTree:

@@ -100,7 +100,7 @@ def stepped(
     """
     term = objective.term(batch, drawn, state.x, state.probe)
     state = _with_curvature(state, term.curved, total)
-    offset = state.x - objective.centre
+    offset = objective.penalised * (state.x - objective.centre)
     gradient, size = _clipped(total * term.gradient + offset, state.size, clip)
     updates, optimiser = transformation.update(gradient, state.optimiser, state.x)
     rate = rate / state.curvature if automatic else rate

@@ -152,6 +152,25 @@ class AbstractMethod(eqx.Module):
     def for_the_mean(self) -> tuple["AbstractMethod", int]:
         """The method, and how many samples, to solve closely for the posterior mean alone."""
 
+    @abc.abstractmethod
+    def approach_mode(
+        self,
+        data: Data,
+        prior: GaussianPrior,
+        precision: Float[np.ndarray, " r"],
+        start: Float[np.ndarray, " r"],
+        key: Array | None,
+    ) -> Float[np.ndarray, " r"]:
+        """Coordinates F⁻¹(θ − μ) nearer to the mode; `start` where Newton steps do as well.
+
+        Args:
+            data: the observations, of another likelihood than `Gaussian`.
+            prior: with its factor settled.
+            precision: α of every coordinate, 0 at flat ones.
+            start: coordinates to start from.
+            key: of the draws.
+        """
+
 
 def required_key(
     name: str, data: Data, prior: GaussianPrior, num_samples: int, key: Array | None

@@ -27,6 +27,7 @@ class NoiseInRegulariser(AbstractObjective):
 
     centre: Float[Any, "k r"]
     """z + Wᵀu and, last, Wᵀv"""
+    penalised: Float[Any, " r"]
     design: WhitenedDesign
 
     def drawn(self, batch: Batch) -> None:
@@ -40,7 +41,7 @@ class NoiseInRegulariser(AbstractObjective):
 
     def of(self, columns: Sequence[int]) -> "NoiseInRegulariser":
         """The same for some of the vectors."""
-        return NoiseInRegulariser(self.centre[np.asarray(columns)], self.design)
+        return eqx.tree_at(lambda o: o.centre, self, self.centre[np.asarray(columns)])
 
 
 class NoiseInFit(AbstractObjective):
@@ -52,6 +53,7 @@ class NoiseInFit(AbstractObjective):
 
     centre: Float[Any, "k r"]
     """z and, last, 0"""
+    penalised: Float[Any, " r"]
     design: WhitenedDesign
     model: MatrixFree
     columns: tuple[int, ...]
@@ -78,7 +80,24 @@ class NoiseInFit(AbstractObjective):
     def of(self, columns: Sequence[int]) -> "NoiseInFit":
         """The same for some of the vectors."""
         chosen = tuple(self.columns[column] for column in columns)
-        return NoiseInFit(self.centre[np.asarray(columns)], self.design, self.model, chosen)
+        centre = self.centre[np.asarray(columns)]
+        return NoiseInFit(centre, self.penalised, self.design, self.model, chosen)
+
+
+def noise_in_regulariser(equations: Equations) -> NoiseInRegulariser:
+    """L′ of all deviations and the mean."""
+    return NoiseInRegulariser(equations.rhs, _penalised(equations), equations.design)
+
+
+def noise_in_fit(equations: Equations) -> NoiseInFit:
+    """L of all deviations and the mean."""
+    columns = tuple(range(len(equations.draws)))
+    known = equations.design, equations.model, columns
+    return NoiseInFit(equations.draws, _penalised(equations), *known)
+
+
+def _penalised(equations: Equations) -> Float[Array, " r"]:
+    return jnp.asarray(~equations.model.flat, equations.draws.dtype)
 
 
 def _quadratic(design: WhitenedDesign, batch: Batch, rows: Array, x: Array, probe: Array) -> Term:
@@ -101,8 +120,7 @@ def gradient_variances(
     in expectation: for single rows n tr M − 2n Σ tr M_i H⁻¹M_i.
     """
     model, count = equations.model, num_batches(equations.model.data)
-    columns = tuple(range(model.num_samples))
-    fit = NoiseInFit(equations.draws[:-1], equations.design, model, columns)
+    fit = noise_in_fit(equations).of(range(model.num_samples))
     sums = sum_of(
         _gradients(batch, fit.design, x[:-1], fit.drawn(batch))
         for batch in shuffled_batches(model.data, generator)

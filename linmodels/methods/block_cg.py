@@ -6,7 +6,8 @@ from typing import Literal
 
 import equinox as eqx
 import jax
-from jaxtyping import Array
+import numpy as np
+from jaxtyping import Array, Float
 
 from linmodels._observations import Data, Observations, example_batch, num_outputs
 from linmodels._priors import GaussianPrior
@@ -83,6 +84,10 @@ class BlockCG(AbstractMethod):
     def for_the_mean(self) -> tuple["BlockCG", int]:
         """Itself with one sample, which measures γ, and the tolerance of a mean."""
         return replace(self, tolerance=MEAN_TOLERANCE), 1
+
+    def approach_mode(self, data, prior, precision, start, key) -> Float[np.ndarray, " r"]:
+        """The start."""
+        return start
 
     def _choose(self, data: Data, size: int, example: Observations, error: float):
         outputs = num_outputs(data, example)

@@ -72,6 +72,10 @@ class Exact(AbstractMethod):
         """Itself, without samples."""
         return self, 0
 
+    def approach_mode(self, data, prior, precision, start, key) -> Float[np.ndarray, " r"]:
+        """The start."""
+        return start
+
     def _choose(self, data: Data, example: Observations) -> tuple[str, str]:
         parameters = example.design.in_size()
         outputs = num_outputs(data, example)

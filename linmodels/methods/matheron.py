@@ -108,6 +108,10 @@ class Matheron(AbstractMethod):
         """Itself with one sample; how closely is up to the linear solver."""
         return Matheron(self.linear_solver, self.preconditioner, tolerance=MEAN_TOLERANCE), 1
 
+    def approach_mode(self, data, prior, precision, start, key) -> Float[np.ndarray, " r"]:
+        """The start."""
+        return start
+
 
 class MatheronSystem(AbstractSystem):
     """The dual side of a linear model, to be solved at given hyperparameters."""

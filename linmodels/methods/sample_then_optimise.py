@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
@@ -24,15 +25,22 @@ from linmodels.methods._method import (
     SolverReport,
     required_key,
 )
-from linmodels.methods._sampling_losses import NoiseInFit, NoiseInRegulariser, gradient_variances
+from linmodels.methods._mode_loss import descended_mode
+from linmodels.methods._sampling_losses import (
+    gradient_variances,
+    noise_in_fit,
+    noise_in_regulariser,
+)
 from linmodels.methods._solver import AbstractSolver, Solved
-from linmodels.methods.block_cg import MEAN_TOLERANCE
+from linmodels.methods.block_cg import MEAN_TOLERANCE, BlockCG
 from linmodels.methods.block_system import MAX_PROBES, BlockSystem
 
 FIRST = 8
 """Passes of the first descent; each further one, where it is needed, has twice as many."""
 CHECK = 5
 """Passes of conjugate gradients after a descent: as few as tell how far off it was."""
+TOWARD_MODE = 16
+"""Passes of the descent to a mode, before Newton steps."""
 LOOK = 8
 """Passes of conjugate gradients from 0, for the log determinant."""
 NO_RECURRENCE = Recurrence(np.zeros((0, 0)), [], [])
@@ -109,7 +117,8 @@ class SampleThenOptimise(AbstractMethod):
         seen, _ = look_once(data, example, prior, num_samples, key, explain)
         tolerance = 1 / (8 * num_samples) if self.tolerance is None else self.tolerance
         recipe, key = Recipe(self.optimiser, self.averaging, self.clip), jax.random.fold_in(key, 4)
-        solver = _Descent(self.noise_in, self.passes, recipe, self.callback, key)
+        loss = noise_in_fit if self.noise_in == "fit" else noise_in_regulariser
+        solver = _Descent(loss, self.passes, recipe, self.callback, key)
         return BlockSystem(
             prior=seen.prior,
             reason=_reason(data, seen.factor.size, example),
@@ -123,9 +132,27 @@ class SampleThenOptimise(AbstractMethod):
             key=key,
         )
 
-    def for_the_mean(self) -> tuple["SampleThenOptimise", int]:
-        """Itself with one sample, which measures γ, and the tolerance of a mean."""
-        return replace(self, tolerance=MEAN_TOLERANCE), 1
+    def for_the_mean(self) -> tuple[BlockCG, int]:
+        """Block conjugate gradients, for the last steps to a mode."""
+        return BlockCG("primal", MEAN_TOLERANCE, self.max_passes), 1
+
+    def approach_mode(
+        self,
+        data: Data,
+        prior: GaussianPrior,
+        precision: Float[np.ndarray, " r"],
+        start: Float[np.ndarray, " r"],
+        key: Array | None,
+    ) -> Float[np.ndarray, " r"]:
+        """By stochastic gradients of the penalised log-likelihood."""
+        assert key is not None
+        descent = partial(
+            descend,
+            passes=self.passes or TOWARD_MODE,
+            recipe=Recipe(self.optimiser, self.averaging, self.clip),
+            key=jax.random.fold_in(key, 5),
+        )
+        return descended_mode(data, prior, precision, start, descent)
 
 
 def _reason(data: Data, size: int, example: Observations) -> str:
@@ -137,8 +164,8 @@ def _reason(data: Data, size: int, example: Observations) -> str:
 class _Descent(AbstractSolver):
     """Descents, each followed by a few passes of block conjugate gradients."""
 
-    noise_in: str = eqx.field(static=True)
-    passes: int | None = eqx.field(static=True)
+    loss: Callable[[Equations], AbstractObjective]
+    passes: int | None
     recipe: Recipe
     callback: Callable[[int, DescentState], None] | None
     key: Array
@@ -180,7 +207,7 @@ class _Descent(AbstractSolver):
         spent: int,
     ) -> Descended:
         return descend(
-            self._objective(equations),
+            self.loss(equations),
             equations.model.data,
             x,
             passes=passes,
@@ -189,13 +216,6 @@ class _Descent(AbstractSolver):
             rate=rate,
             callback=self.callback,
         )
-
-    def _objective(self, equations: Equations) -> AbstractObjective:
-        if self.noise_in == "regulariser":
-            return NoiseInRegulariser(equations.rhs, equations.design)
-        model = equations.model
-        columns = tuple(range(model.num_samples + 1))
-        return NoiseInFit(equations.draws, equations.design, model, columns)
 
 
 class _Hint(NamedTuple):
