@@ -80,8 +80,8 @@ class _Course(NamedTuple):
 
     def run(
         self, state: DescentState, stretch: _Stretch, rate: Callable[[int], np.ndarray]
-    ) -> tuple[DescentState, Float[np.ndarray, " k"]]:
-        """Goes on for some passes; also the mean loss of their second half."""
+    ) -> tuple[DescentState, Float[np.ndarray, "2 k"]]:
+        """Goes on for some passes; also the mean losses of their two halves."""
         first, steps = stretch.first * self.total, stretch.passes * self.total
         state = eqx.tree_at(lambda s: s.loss, state, jnp.zeros_like(state.loss))
         half, step = jnp.zeros_like(state.loss), first
@@ -91,8 +91,9 @@ class _Course(NamedTuple):
                 half = state.loss if step - first == steps // 2 else half
                 state = self._step(state, batch, rate(step), step)
                 step += 1
-        loss = np.asarray(state.loss - half, np.float64)
-        return state, loss / (steps - steps // 2)
+        before, after = np.asarray(half, np.float64), np.asarray(state.loss - half, np.float64)
+        early = before / (steps // 2) if steps > 1 else after
+        return state, np.stack([early, after / (steps - steps // 2)])
 
     def _step(self, state: DescentState, batch, rate: np.ndarray, step: int) -> DescentState:
         recipe = self.recipe
@@ -145,21 +146,23 @@ def descend(
     if rate is None and recipe.automatic:
         race = _raced(course, start, passes)
     rate, state = race.rate, course.begin(start, race.curvature)
-    lowest, first, done, halvings = np.inf, np.inf, 0, 0
-    good, loss = state, np.full(len(start), np.inf)
+    good, lowest, first, done, halvings = state, np.inf, np.inf, 0, 0
+    loss = np.full(len(start), np.inf)
     while done < passes and halvings < HALVINGS:
         stretch = _Stretch(done, min(course.stretch, passes - done))
         rates = partial(_rates, course, passes, np.full(len(start), rate))
-        following, found = course.run(state, stretch, rates)
+        following, losses = course.run(state, stretch, rates)
+        early, late = losses.sum(1)
         done += stretch.passes
-        if _rises(found.sum(), lowest, first):
+        if np.isinf(first) and np.isfinite(early):
+            first = lowest = early
+        if _rises(late, lowest, first):
             state = _back(good, following, recipe)
             rate, halvings = rate / 2, halvings + 1
             continue
-        first = found.sum() if np.isinf(first) else first
-        if found.sum() < lowest:
-            lowest, good = found.sum(), following
-        state, loss = following, found
+        if late <= lowest:
+            lowest, good = late, following
+        state, loss = following, losses[1]
         if callback is not None:
             callback(done, state)
     result = RESULTS.successful if np.isfinite(loss).all() else RESULTS.non_finite
@@ -204,7 +207,7 @@ def _raced(course: _Course, start: Float[Array, "k r"], passes: int) -> _Race:
     rates, stretch = np.repeat(RACE, 2), _Stretch(passes, course.stretch)
     begin = racers.begin(start[np.array(columns)])
     state, losses = racers.run(begin, stretch, lambda step: rates)
-    totals = losses.reshape(len(RACE), 2).sum(1)
+    totals = losses[1].reshape(len(RACE), 2).sum(1)
     best = RACE[int(np.argmin(np.where(np.isfinite(totals), totals, np.inf)))]
     curvature = float(state.curvature)
     return _Race(best, curvature if np.isfinite(curvature) else 1.0, stretch.passes)

@@ -24,6 +24,7 @@ from laws.solutions import NUM_SAMPLES, errors, require_terms, solve, stacked
 from laws.test_batched import KEY
 from laws.test_block_cg import EXTREMES, arrays_of
 from laws.tolerances import working_epsilon
+from linmodels._observations import shuffled_batches
 
 LAYOUTS = [
     Layout(*SHAPES["outputs"], "per output", "flat"),
@@ -149,3 +150,98 @@ def test_descents_on_one_batch_reach_the_working_precision():
     trace = Trace(RECIPES["regulariser"], simple_data(batch_size=64), 400)
     assert trace.spectrum[-1] / trace.spectrum[0] < 36
     assert trace.squares.max() <= 64 * 8 * working_epsilon() ** 2 * trace.spectrum[-1] * 20**2
+
+
+def test_variances_of_gradients():
+    """Of both losses as dense arithmetic has them at the fit's own deviations.
+
+    Predicted and measured differences agree within 4 standard errors of a mean over 64 deviations.
+    """
+    data, count = simple_data(), 64
+    arguments = {"num_samples": count, "key": KEY, "throw": False}
+    fit = lm.infer(data, PRIOR, method=lm.SampleThenOptimise(passes=40), **arguments)
+    found = fit.solver.descent.variances
+    x, _ = whole(data)
+    draws = np.asarray(fit.posterior.deviations, np.float64)
+    rows = draws @ x.T  # of single rows; batches of 8 of 64 without replacement
+    each = rows[:, :, None] * x
+    share = 64 * (64 - 8) / 8  # n² (1 − b/n) / b, over n − 1 degrees of freedom
+    spread = each.var(axis=1, ddof=1).sum(-1).mean()
+    sizes = abs(found.predicted_difference - (found.fit - found.regulariser))
+    assert abs(found.regulariser / (share * spread) - 1) <= 4 * np.sqrt(2 / 8)
+    assert sizes <= 4 * np.sqrt(2 / count) * found.fit
+    assert found.fit > found.regulariser
+
+
+def test_learns_the_strengths():
+    """As the exact method within 5 standard errors of γ over γ, and again when resumed."""
+    x, y = whole(simple_data())
+    rows = lm.RowSlices(x.astype(np.float32), y.astype(np.float32), batch_size=8)
+    data = lm.Batched(rows, observe_unknown)
+    exact = lm.maximise_evidence(data, PRIOR, method=lm.Exact(), num_samples=8, key=KEY)
+    states, method = [], lm.SampleThenOptimise()
+    arguments = {"method": method, "num_samples": 8, "key": KEY}
+    fit = lm.maximise_evidence(data, PRIOR, callback=states.append, **arguments)
+    error = float(fit.effective_dimension_error / fit.effective_dimension)
+    assert abs(np.log(fit.prior.alpha / exact.prior.alpha)) <= 5 * error
+    gap = abs(float(fit.log_evidence - exact.log_evidence))
+    assert gap <= 5 * float(fit.log_evidence_error)
+    again = lm.maximise_evidence(data, PRIOR, state=states[0], **arguments)
+    np.testing.assert_array_equal(again.posterior.deviations, fit.posterior.deviations)
+
+
+def observe_unknown(x, y):
+    return lm.Observations(lx.MatrixLinearOperator(x), y, lm.Gaussian())
+
+
+def test_sorted_rows_are_shuffled():
+    """Minibatches of rows that lie in the order of their size are as alike as of shuffled ones."""
+    x, y = whole(simple_data())
+    order = np.argsort(np.linalg.norm(x, axis=1))
+    rows = lm.RowSlices(x[order].astype(np.float32), y[order].astype(np.float32), batch_size=8)
+    seen = list(shuffled_batches(lm.Batched(rows, observe_known), np.random.default_rng(0)))
+    first = np.concatenate([batch.first for batch in seen])
+    assert sorted(first) == list(range(64))
+    means = [np.linalg.norm(batch.arguments[0], axis=1).mean() for batch in seen]
+    assert np.std(means) < np.std(np.sort(np.linalg.norm(x, axis=1)).reshape(8, 8).mean(1)) / 2
+    for batch in seen:
+        np.testing.assert_array_equal(batch.arguments[0], rows.arrays[0][batch.first])
+
+
+def test_too_long_steps_are_halved():
+    """Plain steps of 24/L diverge, and so do those of 3/L; those of 1.5/L halve the error."""
+    recipe = lm.SampleThenOptimise(optimiser=optax.sgd(24 / 28.5))
+    trace = Trace(recipe, simple_data(batch_size=64), 400)
+    assert abs(trace.spectrum[-1] - 28.5) < 0.1
+    assert trace.descent.rate == 2**-4
+    assert trace.squares.max() <= 64 * 8 * working_epsilon() ** 2 * trace.spectrum[-1] * 20**2
+
+
+def test_misuse():
+    data = simple_data()
+    with pytest.raises(ValueError, match=r"num_samples of at least 1"):
+        lm.infer(data, PRIOR, method=lm.SampleThenOptimise(), num_samples=0)
+    with pytest.raises(ValueError, match="passes must be at least 1, or None, got 0"):
+        lm.SampleThenOptimise(passes=0)
+    with pytest.raises(ValueError, match=r"tolerance must be between 0 and 1, got 1\.0"):
+        lm.SampleThenOptimise(tolerance=1.0)
+    with pytest.raises(ValueError, match="max_passes must be at least 1, got 0"):
+        lm.SampleThenOptimise(max_passes=0)
+    with pytest.raises(ValueError, match="clip must be positive, got -1"):
+        lm.SampleThenOptimise(clip=-1.0)
+    with pytest.raises(ValueError, match="rate must be between 0 and 1, got 2"):
+        lm.descent.geometric(2.0)
+    data = simple_data(size=40)
+    method = lm.SampleThenOptimise(passes=1, tolerance=1e-12)
+    with pytest.raises(lm.FitError, match="did not reach its tolerance within"):
+        lm.infer(data, PRIOR, method=method, num_samples=2, key=KEY)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_arguments_of_another_kind():
+    with pytest.raises(ValueError, match=r"noise_in must be .* got 'both'"):
+        lm.SampleThenOptimise("both")
+    with pytest.raises(ValueError, match=r"optimiser must be one of optax's"):
+        lm.SampleThenOptimise(optimiser=0.1)
+    with pytest.raises(ValueError, match="averaging must be a function of the step"):
+        lm.SampleThenOptimise(averaging=0.1)
