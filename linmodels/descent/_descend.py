@@ -20,8 +20,8 @@ LOOKS = 6
 """Of the power iteration at the first batch, before any step."""
 STRETCH = 10
 """Steps at least over which a loss is averaged, as momentum makes that of single steps swing."""
-RACE = (0.25, 0.5, 1.0)
-"""Steps, times the largest curvature, that are tried."""
+RACE = (0.25, 0.5, 1.0, 2.0)
+"""Steps, times the largest curvature of a minibatch, that are tried: that of all data is less."""
 HALVINGS = 30
 """Of the step size before giving up."""
 
@@ -180,7 +180,9 @@ def _rises(loss: float, lowest: float, first: float) -> bool:
     """Whether steps are too long: noise of minibatches alone makes losses rise a little."""
     if not np.isfinite(loss):
         return True
-    return bool(np.isfinite(lowest) and loss > lowest + max((first - lowest) / 2, 0.1 * lowest))
+    return bool(
+        np.isfinite(lowest) and loss > lowest + max((first - lowest) / 2, 0.1 * abs(lowest))
+    )
 
 
 def _back(good: DescentState, bad: DescentState, recipe: Recipe) -> DescentState:
@@ -199,15 +201,25 @@ class _Race(NamedTuple):
 
 
 def _raced(course: _Course, start: Float[Array, "k r"], passes: int) -> _Race:
-    """The step whose loss is lowest after a stretch, for the first and the last vector."""
+    """The step whose loss is lowest after a stretch with decay, for the first and last vector."""
     if passes < 2 * course.stretch:
         return _Race(LIMIT, 1.0, 0)
     columns = [column for _ in RACE for column in (0, len(start) - 1)]
     racers = course._replace(objective=course.objective.of(columns))
-    rates, stretch = np.repeat(RACE, 2), _Stretch(passes, course.stretch)
-    begin = racers.begin(start[np.array(columns)])
-    state, losses = racers.run(begin, stretch, lambda step: rates)
-    totals = losses[1].reshape(len(RACE), 2).sum(1)
-    best = RACE[int(np.argmin(np.where(np.isfinite(totals), totals, np.inf)))]
+    stretch = _Stretch(passes, course.stretch)
+    steps, first = stretch.passes * course.total, passes * course.total
+    rates = lambda step: np.repeat(RACE, 2) * (1 - (step - first) / steps)
+    state, losses = racers.run(racers.begin(start[np.array(columns)]), stretch, rates)
+    best = RACE[int(np.argmin(_ranked(losses[1].reshape(len(RACE), 2))))]
     curvature = float(state.curvature)
     return _Race(best, curvature if np.isfinite(curvature) else 1.0, stretch.passes)
+
+
+def _ranked(losses: Float[np.ndarray, "r 2"]) -> Float[np.ndarray, " r"]:
+    """How far every racer is behind, in units of how far apart they are in each vector."""
+    finite = np.isfinite(losses).all(1)
+    if not finite.any():
+        return np.arange(len(losses), dtype=float)
+    behind = losses - losses[finite].min(0)
+    apart = behind[finite].max(0)
+    return np.where(finite, np.sum(behind / np.where(apart > 0, apart, 1), 1), np.inf)

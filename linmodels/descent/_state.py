@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from linmodels._blocks import norms, square_sums
+from linmodels._blocks import inner_products, norms
 from linmodels._observations import Batch
 from linmodels.descent._objective import AbstractObjective
 
@@ -100,7 +100,8 @@ def stepped(
     """
     term = objective.term(batch, drawn, state.x, state.probe)
     state = _with_curvature(state, term.curved, total)
-    offset = objective.penalised * (state.x - objective.centre)
+    penalised, centre = objective.penalised * state.x, objective.penalised * objective.centre
+    offset = penalised - centre
     gradient, size = _clipped(total * term.gradient + offset, state.size, clip)
     updates, optimiser = transformation.update(gradient, state.optimiser, state.x)
     rate = rate / state.curvature if automatic else rate
@@ -108,7 +109,11 @@ def stepped(
     average = state.average
     if average is not None:
         average = average + weight * (x - average)
-    loss = state.loss + total * term.loss + square_sums(offset) / 2
+    # Less ½‖p c‖², which may be so much larger that rounding of it would hide the rest.
+    known = inner_products(
+        objective.penalised * state.x, offset - objective.penalised * objective.centre
+    )
+    loss = state.loss + total * term.loss + known / 2
     return DescentState(x, average, optimiser, size, state.curvature, state.probe, loss)
 
 
