@@ -1,4 +1,4 @@
-"""Tables of measurements, saved with versions, hardware and commit."""
+"""Tables of measurements, saved with versions, hardware and commit, and figures beside them."""
 
 import importlib.metadata
 import os
@@ -8,8 +8,15 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+STYLE = {
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+}
 PACKAGES = ("jax", "jaxlib", "lineax", "equinox", "numpy", "scipy", "scikit-learn", "pyarrow")
 
 
@@ -47,13 +54,35 @@ def _status(field: str) -> int:
 
 
 def save(name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[str]], notes: str):
-    """Prints a Markdown table and writes it to `results/NAME.md`."""
+    """Prints a Markdown table and writes it to `results/NAME.md`; NAME may begin with a folder."""
     lines = [f"# {title}", "", "| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     text = "\n".join([*lines, "", notes.strip(), "", _environment(), ""])
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.md").write_text(text)
+    _place(name, "md").write_text(text)
     print(text)
+
+
+def figure(rows: int, columns: int, size: tuple[float, float], **shared: Any) -> Any:
+    """A matplotlib figure and its axes, (rows, columns), in one style."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    mpl.rcParams.update(STYLE)
+    made = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(made)
+    return made, made.subplots(rows, columns, squeeze=False, **shared)
+
+
+def save_figure(name: str, made: Any) -> None:
+    """Writes the figure to `results/NAME.png`."""
+    made.savefig(_place(name, "png"), dpi=130)
+
+
+def _place(name: str, suffix: str) -> Path:
+    path = RESULTS / f"{name}.{suffix}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _environment() -> str:
