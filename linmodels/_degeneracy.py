@@ -10,7 +10,7 @@ from linmodels._results import Flag, FlagKind
 from linmodels.m_steps import Expectation, mackay
 from linmodels.methods import AbstractSystem, Scales
 
-FLAT = 1e-7
+FLAT = 1e-6
 """Slope of the log evidence, in nats for a factor of e, below which it counts as flat."""
 RUNAWAY = 1e-3
 """log ratio of MacKay's update above which a hyperparameter is still on its way."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import equinox as eqx
 import numpy as np
@@ -195,14 +196,16 @@ def _accelerated(
 def _extrapolate(
     start: EvidenceState, first: EvidenceState, second: EvidenceState
 ) -> EvidenceState:
-    logs = [np.log(np.concatenate([s.alpha, s.noise_precision])) for s in (start, first, second)]
-    change, curvature = logs[1] - logs[0], logs[2] - 2 * logs[1] + logs[0]
+    values = [np.concatenate([s.alpha, s.noise_precision]) for s in (start, first, second)]
+    # Of ratios: differences of logarithms would lose the digits of small steps of large values.
+    change, following = (np.log(b / a) for a, b in pairwise(values))
+    curvature = following - change
     size = np.linalg.norm(curvature)
     length = np.linalg.norm(change) / size if size > 0 else 1.0
     length = max(length, 1.0)
     jump = 2 * length * change + length**2 * curvature
     limit = np.log(MAX_RATIO)
-    target = np.exp(logs[0] + np.clip(jump, -limit, limit))
+    target = values[0] * np.exp(np.clip(jump, -limit, limit))
     count = len(start.alpha)
     return replace(second, alpha=target[:count], noise_precision=target[count:])
 
