@@ -108,23 +108,21 @@ def table_rows(name: str, solved: Problem, estimates: dict[str, Estimates]) -> l
     return rows
 
 
-def draw(axes, solved: Problem, estimates: dict[str, Estimates]) -> None:
-    """Histograms: all estimates, and the narrow ones alone."""
-    weights = estimates["weight space"].values
-    wide = np.linspace(*np.quantile(weights, [0.001, 0.999]), 60)
-    narrow = np.linspace(*np.quantile(estimates["function space"].values, [0, 1]), 40)
-    for panel, names, bins in ((axes[0], list(COLOURS)[:2], wide), (axes[1], COLOURS, narrow)):
+def picture(solved: Problem, estimates: dict[str, Estimates]) -> None:
+    """Histograms: how far weight space scatters, and the others alone."""
+    figure, ((left, right),) = report.figure(1, 2, (10, 3.8))
+    wide = np.linspace(*np.quantile(estimates["weight space"].values, [0.001, 0.999]), 60)
+    narrow = np.linspace(*np.quantile(estimates["function space"].values, [0.001, 0.999]), 22)
+    others = [name for name in COLOURS if name != "weight space"]
+    panels = (left, ["function space", "weight space"], wide), (right, others, narrow)
+    for panel, names, bins in panels:
         for name in names:
-            if panel is axes[1] and name == "weight space":
-                continue
-            filled = {"histtype": "stepfilled", "alpha": 0.3, "lw": 0}
-            outline = {"histtype": "step", "lw": 1.6, "label": name}
-            values = {"x": estimates[name].values, "bins": bins, "density": True}
-            panel.hist(**values, color=COLOURS[name], **filled)
-            panel.hist(**values, color=COLOURS[name], **outline)
+            style = {"histtype": "step", "lw": 1.8, "color": COLOURS[name], "label": name}
+            panel.hist(estimates[name].values, bins, density=True, **style)
         panel.axvline(solved.dimension, color="0.25", lw=1.2, ls=(0, (4, 3)), label="exact γ")
         panel.set(xlabel="estimate of γ (parameters)", ylabel="density", xlim=bins[[0, -1]])
-        panel.legend(loc="upper left", fontsize=9.5)
+        panel.legend(loc="upper right", fontsize=9.5)
+    report.save_figure(NAME, figure)
 
 
 def notes(problems: dict[str, Problem], offset: float) -> str:
@@ -159,18 +157,16 @@ def main() -> None:
     toy = _toy.make()
     observations = _toy.train(toy.train).observations(toy.train)
     problems, rows = {}, []
-    made, axes = report.figure(2, 2, (10, 6.4))
-    for line, (name, prior) in zip(axes, PRIORS.items(), strict=True):
+    for name, prior in PRIORS.items():
         solved = problems[name] = problem(observations, prior)
         estimates = {**from_samples(solved), KRYLOV: from_krylov(solved, prior)}
         rows += table_rows(name, solved, estimates)
-        draw(line, solved, estimates)
-        line[0].set_title(f"{name}, γ = {solved.dimension:.1f}", loc="left")
+        if name == "g-prior":
+            picture(solved, estimates)
     header = ["prior", "estimator", "mean", "variance", "predicted", "ratio", "reported", "below 0"]
     title = "Estimators of the effective dimension"
     offset = float(np.abs(observations.offset).max())
     report.save(NAME, title, header, rows, notes(problems, offset))
-    report.save_figure(NAME, made)
 
 
 if __name__ == "__main__":
