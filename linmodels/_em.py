@@ -209,7 +209,9 @@ def _extrapolate(
     size = np.linalg.norm(curvature)
     length = np.linalg.norm(change) / size if size > 0 else 1.0
     length = max(length, 1.0)
-    jump = 2 * length * change + length**2 * curvature
+    # Where steps grow the parabola would go three times as far as they take to double.
+    growing = change @ curvature > 0
+    jump = length * (change if growing else 2 * change + length * curvature)
     limit = np.log(MAX_RATIO)
     target = values[0] * np.exp(np.clip(jump, -limit, limit))
     count = len(start.alpha)
