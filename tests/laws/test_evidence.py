@@ -73,7 +73,7 @@ def steps_and_layouts():
             yield pytest.param(layout, step, id=name, marks=[pytest.mark.slow] * slow)
 
 
-@pytest.mark.parametrize(("layout", "m_step"), steps_and_layouts())
+@pytest.mark.parametrize(("layout", "m_step"), [*steps_and_layouts()])
 @given(seed=st.integers(0, 2**31))
 def test_stationary(layout, m_step, seed):
     """Moving a settled hyperparameter by 1 % raises the dense evidence by rounding at most.
