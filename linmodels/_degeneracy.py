@@ -114,7 +114,7 @@ def _collapsed(
     wanted = max(SHARE * (log_evidence - none), EVIDENT)
     for group in np.argsort(-score)[:CANDIDATES]:
         if score[group] > 1:
-            found[group] = float(alone(group).terms.log_evidence) - none >= wanted
+            found[group] = float(alone(int(group)).terms.log_evidence) - none >= wanted
     return found
 
 

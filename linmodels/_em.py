@@ -23,6 +23,10 @@ from linmodels.likelihoods import AbstractLikelihood
 from linmodels.m_steps import Expectation, MStep, mackay
 from linmodels.methods import AbstractMethod, AbstractSystem, Scales
 
+ROUNDING = 64 * np.finfo(float).eps
+"""Change from one log ratio to the next that is none: log t, to which slow ways to ∞ are alike, has
+-ratio² instead."""
+
 
 class EvidenceState(eqx.Module):
     """Where learning stands; save it, and pass it as `state=` to go on bit for bit.
@@ -200,10 +204,14 @@ def _extrapolate(
     # Of ratios: differences of logarithms would lose the digits of small steps of large values.
     change, following = (np.log(b / a) for a, b in pairwise(values))
     curvature = following - change
+    # Rounding, times the length of a step along a slow way to ∞, would throw the others off.
+    curvature = np.where(np.abs(curvature) > ROUNDING, curvature, -change * np.abs(change))
     size = np.linalg.norm(curvature)
     length = np.linalg.norm(change) / size if size > 0 else 1.0
     length = max(length, 1.0)
-    jump = 2 * length * change + length**2 * curvature
+    # Where steps grow the parabola would go three times as far as they take to double.
+    growing = change @ curvature > 0
+    jump = length * (change if growing else 2 * change + length * curvature)
     limit = np.log(MAX_RATIO)
     target = values[0] * np.exp(np.clip(jump, -limit, limit))
     count = len(start.alpha)
