@@ -135,11 +135,11 @@ noise's {_toy.NOISE}. The noise is known. Deviations are exact, and around the n
 output where the table does not say otherwise.
 
 With α = 1 functions from the prior have a standard deviation of {{before:.1f}} (root mean square
-over the data), with the learned α of {{after:.1f}}; the evidence decides without a look at held-
-out data. Where there are data the prior hardly matters. In the gap intervals were so wide before
-that they covered nearly everything; they are as wide as the targets scatter afterwards, and cover
-much less than they say, as the network's output there is a guess that no linearisation around it
-corrects. The linear model's own mean is a better guess here.
+over the data), with the learned α of {{after:.1f}}; the evidence decides without a look at
+held-out data. Where there are data the prior hardly matters. In the gap intervals covered the
+truth before by being wider than any target; learned ones are of the targets' own size, and cover
+much less than they say: the network's output there is a guess that no linearisation around it
+corrects. The linear model's own mean is the better guess here.
 """
 
 
