@@ -247,7 +247,10 @@ def _proposal(m_step: MStep, expectation: Expectation) -> Hyperparameters:
     Raises:
         ValueError: it does not have the shapes of what it is to replace, or is not positive.
     """
-    alpha, beta = (np.asarray(x, np.float64) for x in m_step(expectation))
+    proposed = m_step(expectation)
+    if not isinstance(proposed, tuple) or len(proposed) != 2:
+        raise ValueError(f"m_step must return α and β, got {proposed!r}.")
+    alpha, beta = (np.asarray(x, np.float64) for x in proposed)
     for name, new, old in zip(("α", "β"), (alpha, beta), expectation.current, strict=True):
         finite = np.isfinite(expectation.terms.log_evidence)
         if new.shape != old.shape or (finite and not (new >= 0).all()):
