@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
+from linmodels._acceleration import extrapolated
 from linmodels._arguments import require_arguments
 from linmodels._arrays import is_traced
 from linmodels._degeneracy import flags, outlook
-from linmodels._hyperparameters import MAX_RATIO, Hyperparameters, bounded, initial
+from linmodels._hyperparameters import Hyperparameters, bounded, initial
 from linmodels._infer import Fit, finish
 from linmodels._laplace import prepared
 from linmodels._observations import Data, example_batch, require_untraced
@@ -22,10 +22,6 @@ from linmodels._results import RESULTS
 from linmodels.likelihoods import AbstractLikelihood
 from linmodels.m_steps import Expectation, MStep, mackay
 from linmodels.methods import AbstractMethod, AbstractSystem, Scales
-
-ROUNDING = 64 * np.finfo(float).eps
-"""Change from one log ratio to the next that is none: log t, to which slow ways to ∞ are alike, has
--ratio² instead."""
 
 
 class EvidenceState(eqx.Module):
@@ -55,8 +51,11 @@ class EvidenceState(eqx.Module):
     start: PyTree = None
 
     def settled(self, tolerance: float) -> bool:
-        """Whether the evidence is stationary in all hyperparameters that do not run away."""
-        return self.change <= tolerance
+        """Whether the evidence is stationary in all hyperparameters that do not run away.
+
+        So are values that are not numbers: more updates would not help.
+        """
+        return not self.change > tolerance
 
 
 def maximise_evidence(
@@ -180,42 +179,20 @@ def _require_own(
 def _accelerated(
     update: Callable[[EvidenceState], EvidenceState], start: EvidenceState, tolerance: float
 ) -> EvidenceState:
-    """Three updates, the third from where the first two point (SQUAREM).
-
-    Varadhan & Roland (2008), scheme S3, in log hyperparameters; kept only where the evidence
-    does not fall.
-    """
+    """Three updates, the third from where the first two point, kept unless the evidence falls."""
     first = update(start)
-    if first.change <= tolerance:
+    if first.settled(tolerance):
         return first
     second = update(first)
-    if second.change <= tolerance:
+    if second.settled(tolerance):
         return second
-    third = update(_extrapolate(start, first, second))
+    points = tuple(np.concatenate([s.alpha, s.noise_precision]) for s in (start, first, second))
+    target = extrapolated(points, together=start.step // 3 % 2 == 0)
+    alpha, beta = np.split(target, [len(start.alpha)])
+    third = update(replace(second, alpha=alpha, noise_precision=beta))
     rounding = 1e-12 * abs(second.log_evidence)
     better = third.log_evidence >= second.log_evidence - rounding and np.isfinite(third.change)
     return third if better else replace(second, step=third.step)
-
-
-def _extrapolate(
-    start: EvidenceState, first: EvidenceState, second: EvidenceState
-) -> EvidenceState:
-    values = [np.concatenate([s.alpha, s.noise_precision]) for s in (start, first, second)]
-    # Of ratios: differences of logarithms would lose the digits of small steps of large values.
-    change, following = (np.log(b / a) for a, b in pairwise(values))
-    curvature = following - change
-    # Rounding, times the length of a step along a slow way to ∞, would throw the others off.
-    curvature = np.where(np.abs(curvature) > ROUNDING, curvature, -change * np.abs(change))
-    size = np.linalg.norm(curvature)
-    length = np.linalg.norm(change) / size if size > 0 else 1.0
-    length = max(length, 1.0)
-    # Where steps grow the parabola would go three times as far as they take to double.
-    growing = change @ curvature > 0
-    jump = length * (change if growing else 2 * change + length * curvature)
-    limit = np.log(MAX_RATIO)
-    target = values[0] * np.exp(np.clip(jump, -limit, limit))
-    count = len(start.alpha)
-    return replace(second, alpha=target[:count], noise_precision=target[count:])
 
 
 def _step(
@@ -247,7 +224,10 @@ def _proposal(m_step: MStep, expectation: Expectation) -> Hyperparameters:
     Raises:
         ValueError: it does not have the shapes of what it is to replace, or is not positive.
     """
-    alpha, beta = (np.asarray(x, np.float64) for x in m_step(expectation))
+    proposed = m_step(expectation)
+    if not isinstance(proposed, tuple) or len(proposed) != 2:
+        raise ValueError(f"m_step must return α and β, got {proposed!r}.")
+    alpha, beta = (np.asarray(x, np.float64) for x in proposed)
     for name, new, old in zip(("α", "β"), (alpha, beta), expectation.current, strict=True):
         finite = np.isfinite(expectation.terms.log_evidence)
         if new.shape != old.shape or (finite and not (new >= 0).all()):
