@@ -17,7 +17,17 @@ STYLE = {
     "axes.spines.right": False,
     "legend.frameon": False,
 }
-PACKAGES = ("jax", "jaxlib", "lineax", "equinox", "numpy", "scipy", "scikit-learn", "pyarrow")
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "lineax",
+    "equinox",
+    "optax",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pyarrow",
+)
 
 
 def seconds(run: Callable[[], object], repeats: int) -> list[float]:

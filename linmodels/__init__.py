@@ -4,6 +4,7 @@ from linmodels import descent as descent
 from linmodels import effective_dimension as effective_dimension
 from linmodels import krylov as krylov
 from linmodels import likelihoods as likelihoods
+from linmodels import m_steps as m_steps
 from linmodels import metrics as metrics
 from linmodels import operators as operators
 from linmodels._columns import ColumnMoments as ColumnMoments

@@ -6,22 +6,22 @@ from functools import partial
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
+from linmodels._acceleration import extrapolated
 from linmodels._arguments import require_arguments
 from linmodels._arrays import is_traced
+from linmodels._degeneracy import flags, outlook
+from linmodels._hyperparameters import Hyperparameters, bounded, initial
 from linmodels._infer import Fit, finish
 from linmodels._laplace import prepared
-from linmodels._m_step import MAX_RATIO, RUNAWAY, Hyperparameters, flags, mackay
 from linmodels._observations import Data, example_batch, require_untraced
 from linmodels._plan import Plan, followed
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS
 from linmodels.likelihoods import AbstractLikelihood
+from linmodels.m_steps import Expectation, MStep, mackay
 from linmodels.methods import AbstractMethod, AbstractSystem, Scales
-
-FLAT = 1e-7
-"""Rise of the log evidence, in nats, below which it counts as flat."""
 
 
 class EvidenceState(eqx.Module):
@@ -33,8 +33,9 @@ class EvidenceState(eqx.Module):
         noise_precision: β of every noise precision, (C,); ones where it is known.
         log_evidence: at the hyperparameters before the last update, in nats.
         effective_dimension: γ there, summed over groups.
-        change: largest |log ratio| of the last update; 0 where that is noise of the method.
-        gain: rise of the log evidence since the state before, in nats.
+        change: largest |log ratio| of MacKay's update there, whatever the M-step, a measure of the
+            evidence's slope; 0 where that is noise of the method or runs away.
+        runaway: which of α and, behind it, β grow along a flat evidence, (L + C,).
         converged: whether the method had reached its own tolerance.
         start: from where the method goes on; arrays as large as the deviations, or nothing.
     """
@@ -45,20 +46,23 @@ class EvidenceState(eqx.Module):
     log_evidence: float
     effective_dimension: float
     change: float
-    gain: float
+    runaway: Bool[np.ndarray, " H"]
     converged: bool = True
     start: PyTree = None
 
     def settled(self, tolerance: float) -> bool:
-        """Whether updates have become small, or run away along a flat evidence."""
-        flat = np.isfinite(self.gain) and abs(self.gain) <= FLAT + 1e-13 * abs(self.log_evidence)
-        return bool(self.change <= tolerance or (self.change >= RUNAWAY and flat))
+        """Whether the evidence is stationary in all hyperparameters that do not run away.
+
+        So are values that are not numbers: more updates would not help.
+        """
+        return not self.change > tolerance
 
 
 def maximise_evidence(
     data: Data,
     prior: GaussianPrior | None = None,
     *,
+    m_step: MStep = mackay,
     method: AbstractMethod | None = None,
     num_samples: int = 64,
     key: Array | None = None,
@@ -71,19 +75,22 @@ def maximise_evidence(
 ) -> Fit:
     """The posterior at the α (and noise precision, where unknown) that maximise the evidence.
 
-    MacKay's updates, from starts on the data's own scale: results do not depend on units. Where
-    the evidence has no maximum, hyperparameters are capped and the fit is flagged. With other
+    Updates by the M-step, from starts on the data's own scale: results do not depend on units, nor
+    on the M-step. Where the evidence has no maximum, hyperparameters are capped and the fit is
+    flagged; so are groups of parameters that explain the same, of which one is left. With other
     likelihoods than `Gaussian` the evidence is Laplace's, and every update goes to the mode first;
     the updates take its curvature as given.
 
     Args:
         data: observations; `Gaussian()` noise is learned, `Gaussian(4.0)` kept.
         prior: `GaussianPrior.g_prior()` by default; a given α is the start.
+        m_step: one such as `linmodels.m_steps.mackay`.
         method: of inference; as `plan` chooses by default.
         num_samples: k, the deviations to draw at the end; 0 needs no key.
         key: of the draws.
         max_steps: updates before giving up.
-        tolerance: largest |log ratio| of an update that counts as settled.
+        tolerance: largest |log ratio| of MacKay's update that counts as settled, whatever the
+            M-step: by that much α_l‖θ̄_l‖² may differ from γ_l.
         curvature_at: as for `infer`.
         callback: called with the `EvidenceState` after every update.
         state: go on from here instead of from the start.
@@ -98,6 +105,8 @@ def maximise_evidence(
     """
     require_arguments(data, prior, method, num_samples, key)
     require_untraced(data, "maximise_evidence")
+    if not callable(m_step):
+        raise ValueError(f"m_step must be one such as linmodels.m_steps.mackay, got {m_step!r}.")
     if max_steps < 1 or not tolerance > 0:
         raise ValueError(f"max_steps={max_steps} and tolerance={tolerance} must be positive.")
     prior = GaussianPrior.g_prior() if prior is None else prior
@@ -109,14 +118,14 @@ def maximise_evidence(
     system = prepared(data, prior, method, **arguments)
     scales = system.scales()
     state = _start(scales, prior, likelihood, state)
-    update = partial(_step, system, scales, likelihood.learn)
+    update = partial(_step, system, scales, likelihood.learn, m_step)
     _require_own(state, update, tolerance)
     while not state.settled(tolerance) and state.step < max_steps:
         state = _accelerated(update, state, tolerance)
         if callback is not None:
             callback(state)
     learned = scales, likelihood.learn
-    return _finish(data, (method, made), system, *learned, update, state, tolerance, throw)
+    return _finish(data, (method, made), system, *learned, state, tolerance, throw)
 
 
 def _start(
@@ -127,14 +136,11 @@ def _start(
 ) -> EvidenceState:
     if state is not None:
         return _checked(state, scales, likelihood)
-    beta = np.ones_like(scales.noise_precision)
-    if likelihood.learn and (scales.rank > 0).any():
-        seen = scales.noise_precision[scales.rank > 0]
-        beta = np.where(scales.rank > 0, scales.noise_precision, seen.max())
-    alpha = np.where(scales.information > 0, scales.alpha, 1.0)
+    alpha, beta = initial(scales, likelihood.learn)
     if prior.alpha is not None:
         alpha = np.broadcast_to(np.asarray(prior.alpha, np.float64), alpha.shape)
-    return EvidenceState(0, alpha, beta, -np.inf, 0.0, np.inf, np.inf)
+    nowhere = np.zeros(len(alpha) + len(beta), bool)
+    return EvidenceState(0, alpha, beta, -np.inf, 0.0, np.inf, nowhere)
 
 
 def _checked(state: EvidenceState, scales: Scales, likelihood: AbstractLikelihood) -> EvidenceState:
@@ -173,60 +179,62 @@ def _require_own(
 def _accelerated(
     update: Callable[[EvidenceState], EvidenceState], start: EvidenceState, tolerance: float
 ) -> EvidenceState:
-    """Three updates, the third from where the first two point (SQUAREM).
-
-    Varadhan & Roland (2008), scheme S3, in log hyperparameters; kept only where the evidence
-    does not fall.
-    """
+    """Three updates, the third from where the first two point, kept unless the evidence falls."""
     first = update(start)
-    if first.change <= tolerance:
+    if first.settled(tolerance):
         return first
     second = update(first)
-    if second.change <= tolerance:
+    if second.settled(tolerance):
         return second
-    third = update(_extrapolate(start, first, second))
+    points = tuple(np.concatenate([s.alpha, s.noise_precision]) for s in (start, first, second))
+    target = extrapolated(points, together=start.step // 3 % 2 == 0)
+    alpha, beta = np.split(target, [len(start.alpha)])
+    third = update(replace(second, alpha=alpha, noise_precision=beta))
     rounding = 1e-12 * abs(second.log_evidence)
     better = third.log_evidence >= second.log_evidence - rounding and np.isfinite(third.change)
-    last = third if better else replace(second, step=third.step)
-    return replace(last, gain=last.log_evidence - start.log_evidence)
-
-
-def _extrapolate(
-    start: EvidenceState, first: EvidenceState, second: EvidenceState
-) -> EvidenceState:
-    logs = [np.log(np.concatenate([s.alpha, s.noise_precision])) for s in (start, first, second)]
-    change, curvature = logs[1] - logs[0], logs[2] - 2 * logs[1] + logs[0]
-    size = np.linalg.norm(curvature)
-    length = np.linalg.norm(change) / size if size > 0 else 1.0
-    length = max(length, 1.0)
-    jump = 2 * length * change + length**2 * curvature
-    limit = np.log(MAX_RATIO)
-    target = np.exp(logs[0] + np.clip(jump, -limit, limit))
-    count = len(start.alpha)
-    return replace(second, alpha=target[:count], noise_precision=target[count:])
+    return third if better else replace(second, step=third.step)
 
 
 def _step(
-    system: AbstractSystem, scales: Scales, learn_noise: bool, state: EvidenceState
+    system: AbstractSystem, scales: Scales, learn_noise: bool, m_step: MStep, state: EvidenceState
 ) -> EvidenceState:
     old = Hyperparameters(state.alpha, state.noise_precision)
     found = system.evaluate(*old, state.start)
     terms = found.terms
-    new = mackay(old, terms, scales, learn_noise)
-    changes = [np.abs(np.log(a / b)) for a, b in zip(new, old, strict=True)]
+    expectation = Expectation(old, terms, scales, learn_noise, system.nearby(found.start))
+    new = bounded(_proposal(m_step, expectation), old, scales, learn_noise)
     noises = found.alpha_noise, found.beta_noise
-    change = max(np.where(c > n, c, 0).max() for c, n in zip(changes, noises, strict=True))
+    pairs = zip(old, noises, strict=True)
+    noise = np.concatenate([np.broadcast_to(noise, x.shape) for x, noise in pairs])
     return EvidenceState(
         state.step + 1,
         new.alpha,
         new.beta,
         float(terms.log_evidence),
         float(np.sum(terms.group_dimension)),
-        float(change),
-        float(terms.log_evidence) - state.log_evidence,
+        *outlook(expectation, noise),
         found.converged,
         found.start,
     )
+
+
+def _proposal(m_step: MStep, expectation: Expectation) -> Hyperparameters:
+    """What the M-step proposes.
+
+    Raises:
+        ValueError: it does not have the shapes of what it is to replace, or is not positive.
+    """
+    proposed = m_step(expectation)
+    if not isinstance(proposed, tuple) or len(proposed) != 2:
+        raise ValueError(f"m_step must return α and β, got {proposed!r}.")
+    alpha, beta = (np.asarray(x, np.float64) for x in proposed)
+    for name, new, old in zip(("α", "β"), (alpha, beta), expectation.current, strict=True):
+        finite = np.isfinite(expectation.terms.log_evidence)
+        if new.shape != old.shape or (finite and not (new >= 0).all()):
+            raise ValueError(
+                f"m_step made {name} {new} of {old}: it must be positive, one for each."
+            )
+    return Hyperparameters(alpha, beta)
 
 
 def _finish(
@@ -235,19 +243,13 @@ def _finish(
     system: AbstractSystem,
     scales: Scales,
     learn_noise: bool,
-    update: Callable[[EvidenceState], EvidenceState],
     state: EvidenceState,
     tolerance: float,
     throw: bool,
 ) -> Fit:
     found = Hyperparameters(state.alpha, state.noise_precision)
     grouped = system.prior.groups is not None
-    # What still grows where the evidence is flat has no maximum; elsewhere it is on its way to one.
-    following = update(state) if state.settled(tolerance) and state.change > tolerance else state
-    growth = Hyperparameters(
-        np.log(following.alpha / state.alpha),
-        np.log(following.noise_precision / state.noise_precision),
-    )
+    about = state.log_evidence, system, scales, learn_noise
     return finish(
         data,
         chosen[0],
@@ -257,7 +259,7 @@ def _finish(
         state.noise_precision,
         system.solve(*found, state.start),
         steps=state.step,
-        flags=flags(found, growth, scales, learn_noise),
+        flags=flags(found, state.runaway, *about),
         result=_result(state, tolerance),
         throw=throw,
     )

@@ -29,6 +29,7 @@ class Fit(eqx.Module):
         likelihood: with the noise precision in force, if it has one.
         log_evidence: log p(y | α, B) in nats; flat parameters are integrated with density 1.
         effective_dimension: γ, the number of penalised parameters that the data determine.
+        group_dimensions: γ_l, the same of every group of parameters that has an α, (L,).
         noise_scale: learned β, by which the given likelihood's precision was multiplied, (C,);
             1 where it is known.
         num_observations: n, with observations of weight 0.
@@ -38,6 +39,7 @@ class Fit(eqx.Module):
         flags: what is degenerate; empty as a rule.
         log_evidence_error: standard error of `log_evidence`; 0 where the method is exact.
         effective_dimension_error: standard error of `effective_dimension`; likewise.
+        group_dimension_errors: standard errors of `group_dimensions`, (L,); likewise.
         solver: how well an iterative method has solved; None where the method is exact.
         plan: what `plan` expected of the method that it chose; None where the caller chose.
     """
@@ -47,6 +49,7 @@ class Fit(eqx.Module):
     likelihood: AbstractLikelihood
     log_evidence: Float[Array, ""]
     effective_dimension: Float[Array, ""]
+    group_dimensions: Float[Array, " L"]
     noise_scale: Float[Array, " C"]
     num_observations: int = eqx.field(static=True)
     result: RESULTS
@@ -56,6 +59,7 @@ class Fit(eqx.Module):
     flags: tuple[Flag, ...] = eqx.field(static=True, default=())
     log_evidence_error: Float[Any, ""] = 0.0
     effective_dimension_error: Float[Any, ""] = 0.0
+    group_dimension_errors: Float[Any, "*L"] = 0.0
     solver: SolverReport | None = None
     plan: Plan | None = eqx.field(static=True, default=None)
 
@@ -176,6 +180,7 @@ def finish(
         likelihood,
         evidence,
         jnp.asarray(terms.group_dimension.sum(), dtype),
+        jnp.asarray(terms.group_dimension, dtype),
         jnp.asarray(noise_scale, dtype),
         data.num_observations,
         result,
@@ -185,6 +190,7 @@ def finish(
         flags,
         jnp.asarray(terms.log_evidence_error, dtype),
         jnp.asarray(terms.dimension_error, dtype),
+        jnp.broadcast_to(jnp.asarray(terms.group_error, dtype), terms.group_dimension.shape),
         solution.report,
         chosen,
     )

@@ -1,5 +1,7 @@
 """Laplace's approximation: the posterior around its mode, by any method for Gaussian noise."""
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import equinox as eqx
@@ -121,6 +123,18 @@ class LaplaceSystem(AbstractSystem):
         terms = self._terms(mode, found.terms, alpha)
         return found._replace(terms=terms, start=(mode, found.start))
 
+    def nearby(
+        self, start: tuple[Mode, PyTree]
+    ) -> Callable[[Float[Any, " L"], Float[Any, " C"]], EvidenceTerms]:
+        """γ at other α with the curvature that it has at the mode of `start`."""
+        mode, inner = start
+        held = cache(lambda: self._expanded_at(mode).nearby(inner))
+
+        def terms(alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> EvidenceTerms:
+            return held()(alpha, beta)  # only now is there a look at the data
+
+        return terms
+
     def solve(
         self,
         alpha: Float[Any, " L"],
@@ -161,9 +175,12 @@ class LaplaceSystem(AbstractSystem):
         if start is None or start.result != RESULTS.successful:
             start = self._first_mode(precision)
         mode = find_mode(self.data, newton, precision, start, any_flat=bool(flat.any()))
+        return mode, self._expanded_at(mode)
+
+    def _expanded_at(self, mode: Mode) -> AbstractSystem:
         data = expanded(self.data, Point(mode.parameters, self.curvature_at))
         arguments = {"num_samples": self.num_samples, "key": self.key}
-        return mode, self.method.prepare(data, self.prior, **arguments)
+        return self.method.prepare(data, self.prior, **arguments)
 
     def _first_mode(self, precision: Float[np.ndarray, " r"]) -> Mode:
         zero, mean = np.zeros(len(precision)), prior_mean(self.prior, self.structure)

@@ -38,6 +38,10 @@ class FlagKind(enum.Enum):
     NOISE_PRECISION_INFINITE = (
         "the model interpolates the targets: no noise to learn from; noise precision capped"
     )
+    GROUPS_COLLAPSED = (
+        "alone the group would explain the targets too, but another one does, and which of them is "
+        "left says little; α left large (one α for both does not collapse)"
+    )
     NOTHING_OBSERVED = "no observation carries information about this hyperparameter; left alone"
 
 

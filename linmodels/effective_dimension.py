@@ -52,7 +52,7 @@ def weight_space(norms: SampleNorms) -> Estimate:
     With one deviation the standard error is the bound √(2(d' − γ)).
     """
     mirrored = _estimate(norms.parameters, float(norms.num_parameters))
-    value = jnp.clip(norms.num_parameters - jnp.mean(norms.parameters), 0, norms.limit)
+    value = jnp.clip(norms.num_parameters - jnp.mean(norms.parameters), norms.least, norms.limit)
     return Estimate(value, mirrored.standard_error)
 
 

@@ -275,6 +275,14 @@ def test_flat_columns_that_the_data_do_not_determine(side):
     (r"max_steps=0", lambda: learn(max_steps=0)),
     (r"tolerance=0\.0", lambda: learn(tolerance=0.0)),
     (r"tolerance=nan", lambda: learn(tolerance=NAN)),
+    (r"m_step must be one such as linmodels.m_steps.mackay, got 'em'", lambda: learn(m_step="em")),
+    (
+        r"m_step made α 2\.0 of \[.*\]: it must be",
+        lambda: learn(m_step=lambda _: (2.0, np.ones(1))),
+    ),
+    (r"m_step made β \[-1\.\] of", lambda: learn(m_step=lambda e: (e.current.alpha, -np.ones(1)))),
+    (r"m_step made α \[nan\] of", lambda: learn(m_step=lambda e: (np.full(1, NAN), np.ones(1)))),
+    (r"m_step must return α and β, got None", lambda: learn(m_step=lambda _: None)),
 )
 def test_verbs(message, call):
     refused(call, message)

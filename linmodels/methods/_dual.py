@@ -62,10 +62,11 @@ class DualSystem(AbstractSystem):
 
     def scales(self) -> Scales:
         """Starts and caps from traces and from the targets with flat columns projected out."""
-        count, rows = len(self.rows.rank), self.rows
+        count, rows, parameters = len(self.rows.rank), self.rows, self.parameters
         square = np.bincount(rows.output, rows.targets**2, minlength=count)
         information = np.einsum("lii->l", self.kernels)
-        return scales_of(information, rows.rank, square, rows.raw_square, self.parameters.epsilon)
+        about = information, parameters.group_sizes
+        return scales_of(*about, rows.rank, square, rows.raw_square, parameters.epsilon)
 
     def evaluate(self, alpha: np.ndarray, beta: np.ndarray, start: Any = None) -> Evaluation:
         """The evidence at α (L,), β (C,): O(N) for one of each, else one factorisation."""

@@ -100,6 +100,7 @@ class EvidencePath(eqx.Module):
             point.residual,
             point.effective_dimension_error[0],
             point.log_evidence_error[0],
+            point.effective_dimension_error,
         )
 
     def strongest_signal(self, noise_precision: float | None) -> float:

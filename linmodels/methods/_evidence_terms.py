@@ -1,4 +1,4 @@
-"""What MacKay's updates need of the evidence."""
+"""What M-steps need of the evidence."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ from jaxtyping import Float
 
 
 class EvidenceTerms(NamedTuple):
-    """The evidence at given hyperparameters, and what MacKay's updates need of it.
+    """The evidence at given hyperparameters, and what M-steps need of it.
 
     γ_l and γ_c are the effective dimension split over groups of parameters and over noise
     precisions; flat parameters count in γ_c only.

@@ -1,6 +1,7 @@
 """What every method of inference offers to `infer` and `maximise_evidence`."""
 
 import abc
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -99,6 +100,8 @@ class Scales(NamedTuple):
     """1 / variance of the targets"""
     information: Float[Any, " L"]
     """tr (F₀ᵀΦᵀB₀ΦF₀)_ll: what the data say about a group at unit noise"""
+    size: Float[Any, " L"]
+    """d_l: the number of penalised parameters"""
     max_noise_precision: Float[Any, " C"]
     """beyond which residuals are rounding"""
     rank: Float[Any, " C"]
@@ -128,6 +131,15 @@ class AbstractSystem(eqx.Module):
         self, alpha: Float[Any, " L"], beta: Float[Any, " C"], start: PyTree = None
     ) -> Solution:
         """The evidence and the posterior there; a `start` may help, and decides nothing."""
+
+    def nearby(
+        self, start: PyTree
+    ) -> Callable[[Float[Any, " L"], Float[Any, " C"]], EvidenceTerms]:
+        """γ at other hyperparameters, beside the evaluation that has left this `start`.
+
+        Where the curvature depends on θ it is held; the other terms then are of no use.
+        """
+        return lambda alpha, beta: self.evaluate(alpha, beta, start).terms
 
     @property
     @abc.abstractmethod

@@ -36,6 +36,11 @@ class ParameterMap(eqx.Module):
         sums = np.bincount(self.group[~self.flat], values, minlength=self.num_groups)
         return sums.astype(np.float64)
 
+    @property
+    def group_sizes(self) -> Float[np.ndarray, " L"]:
+        """Number of penalised coordinates in each group."""
+        return self.group_sums(np.ones(int((~self.flat).sum())))
+
     def pull(self, values: Float[np.ndarray, "d ..."]) -> Float[np.ndarray, "r ..."]:
         """Fᵀ times parameters' cofactors (sums such as ΦᵀBy)."""
         if self.root is None:
@@ -113,6 +118,7 @@ def noise_caps(
 
 def scales_of(
     information: Float[np.ndarray, " L"],
+    size: Float[np.ndarray, " L"],
     rank: Float[np.ndarray, " C"],
     square: Float[np.ndarray, " C"],
     raw_square: Float[np.ndarray, " C"],
@@ -122,6 +128,7 @@ def scales_of(
 
     Args:
         information: tr (F₀ᵀΦᵀB₀ΦF₀)_ll, flat columns projected out.
+        size: number of penalised parameters.
         rank: as for `noise_caps`.
         square: as for `noise_caps`.
         raw_square: as for `noise_caps`.
@@ -133,6 +140,7 @@ def scales_of(
         alpha=information / total,
         noise_precision=np.minimum(rank / np.maximum(square, 1e-300), caps),
         information=information,
+        size=size,
         max_noise_precision=caps,
         rank=rank,
     )

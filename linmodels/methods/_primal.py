@@ -46,6 +46,7 @@ class PrimalSystem(AbstractSystem):
         """Starts and caps from traces and from the targets with flat columns projected out."""
         return scales_of(
             self.parameters.group_sums(np.diag(self._reduced.complement)),
+            self.parameters.group_sizes,
             self.moments.rank,
             self._centred_squares(),
             self.moments.raw_square,

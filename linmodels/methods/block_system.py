@@ -69,9 +69,10 @@ class BlockSystem(AbstractSystem):
 
     def scales(self) -> Scales:
         """Starts and caps."""
-        sums = self.model.sums
+        model, sums = self.model, self.model.sums
         epsilon = float(jnp.finfo(sums.cross.dtype).eps)
-        return scales_of(self._information, sums.rank, sums.square, sums.raw_square, epsilon)
+        about = self._information, model.group_sums(np.ones(model.factor.size))
+        return scales_of(*about, sums.rank, sums.square, sums.raw_square, epsilon)
 
     @cached_property
     def _information(self) -> Float[np.ndarray, " L"]:

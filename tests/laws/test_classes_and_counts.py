@@ -10,7 +10,7 @@ from scipy.special import expit, logsumexp, softmax
 import linmodels as lm
 from laws.test_laplace import KEY, D, M, N, batched, observations, prior_of, random_arrays
 from laws.tolerances import working_epsilon
-from linmodels.operators import multi_output
+from linmodels.operators import from_matrix, multi_output
 
 
 def posterior_of(likelihood):
@@ -138,6 +138,61 @@ def test_coefficients_of_scikit_learn():
     fit = lm.infer(lm.Observations(design, counts, lm.Poisson()), prior, num_samples=0)
     reference = PoissonRegressor(alpha=alpha / 60, fit_intercept=False, tol=1e-8).fit(x, counts)
     np.testing.assert_allclose(fit.posterior.mean, reference.coef_, **close)
+
+
+def weighted_rows():
+    """Columns, weights and a signal with an intercept."""
+    x, _, generator = rows(2, 60, 3)
+    weights = generator.choice([0.0, 0.5, 1.0, 3.0], 60)
+    return x, weights, 1 + x @ [1.0, -1.0, 0.5], generator
+
+
+def weighted_mode(design, targets, likelihood, weights, flat):
+    data = lm.Observations(design, targets, likelihood, weights=weights)
+    prior = lm.GaussianPrior(0.5, flat=flat)
+    return np.asarray(lm.infer(data, prior, num_samples=0).posterior.mean)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bernoulli", "poisson"])
+def test_intercepts_and_weights_of_scikit_learn(kind):
+    """A flat intercept and weighted rows.
+
+    Theirs is as close as above; ours to ‖e‖²_H ≤ 2e-10 γ and float32 rounding. H is at least 1/2 on
+    coefficients; on an intercept it is Σ w p(1 − p) or a sum of rates, above 1 here.
+    """
+    from sklearn.linear_model import LogisticRegression, PoissonRegressor
+
+    x, weights, signal, generator = weighted_rows()
+    if kind == "bernoulli":
+        targets = (generator.uniform(size=60) < expit(signal)).astype(int)
+        theirs = LogisticRegression(C=2.0, tol=1e-8, max_iter=1_000)
+    else:
+        targets = generator.poisson(np.exp(signal / 2))
+        theirs = PoissonRegressor(alpha=0.5 / weights.sum(), tol=1e-8, max_iter=1_000)
+    reference = theirs.fit(x, targets, weights)
+    design = lx.MatrixLinearOperator(jnp.asarray(np.c_[np.ones(60), x], jnp.float32))
+    likelihood = {"bernoulli": lm.Bernoulli(), "poisson": lm.Poisson()}[kind]
+    found = weighted_mode(design, targets, likelihood, weights, np.arange(4) == 0)
+    expected = np.append(reference.intercept_, reference.coef_)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_multinomial_intercepts_of_scikit_learn():
+    """Flat intercepts of all classes but the first: theirs less that one. Else as above."""
+    from sklearn.linear_model import LogisticRegression
+
+    x, weights, signal, generator = weighted_rows()
+    labels = np.digitize(signal + generator.standard_normal(60), [0.0, 2.0])
+    reference = LogisticRegression(C=2.0, tol=1e-8, max_iter=1_000).fit(x, labels, weights)
+    matrix = np.c_[np.tile(np.eye(3)[:, 1:], (60, 1)), np.kron(x, np.eye(3))]
+    shape = jax.ShapeDtypeStruct((60, 3), jnp.float32)
+    design = from_matrix(jnp.asarray(matrix, jnp.float32), out_structure=shape)
+    found = weighted_mode(design, labels, lm.Categorical(), weights, np.arange(11) < 2)
+    intercepts = reference.intercept_[1:] - reference.intercept_[0]
+    np.testing.assert_allclose(found[:2], intercepts, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(found[2:].reshape(3, 3), reference.coef_.T, rtol=0, atol=1e-3)
 
 
 @pytest.mark.slow

@@ -301,11 +301,16 @@ def strong(kind, seed):
     return arrays._replace(targets=targets.astype(arrays.design.dtype))
 
 
-def test_learning():
+@pytest.mark.parametrize(
+    "m_step",
+    [lm.m_steps.mackay, lm.m_steps.evidence_bound, lm.m_steps.em_elbo],
+    ids=lambda step: step.__name__,
+)
+def test_learning(m_step):
     """MacKay's fixed point, to the last update."""
     arrays = strong("poisson", 0)
     data, prior = observations("poisson", arrays), prior_of(arrays)
-    fit = lm.maximise_evidence(data, prior, num_samples=0, tolerance=1e-2)
+    fit = lm.maximise_evidence(data, prior, num_samples=0, tolerance=1e-2, m_step=m_step)
     require_fixed_point("poisson", fit, arrays, 2e-2)
 
 

@@ -1,0 +1,135 @@
+"""Where the evidence has no maximum, and what is then said about it."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from linmodels._hyperparameters import NEGLIGIBLE, Hyperparameters, alpha_limits, bounded, initial
+from linmodels._results import Flag, FlagKind
+from linmodels.m_steps import Expectation, mackay
+from linmodels.methods import AbstractSystem, Scales
+
+FLAT = 1e-6
+"""Slope of the log evidence, in nats for a factor of e, below which it counts as flat."""
+RUNAWAY = 1e-3
+"""log ratio of MacKay's update above which a hyperparameter is still on its way."""
+CANDIDATES = 8
+"""Groups without a maximum that are tried alone."""
+UPDATES = 6
+"""Of a group alone: its evidence then is no more than at its maximum."""
+EVIDENT = 3.0
+"""Nats that a group alone must gain on none, at least."""
+SHARE = 0.5
+"""Share of the gain of all groups together that makes it as good an explanation."""
+
+
+class Outlook(NamedTuple):
+    """How far hyperparameters are from where the evidence is stationary."""
+
+    change: float
+    """largest |log ratio| of MacKay's update, but for those that are noise or run away"""
+    runaway: Bool[np.ndarray, " H"]
+    """whether α (L) or β (C) grows along a flat evidence"""
+
+
+def outlook(expectation: Expectation, noises: Float[np.ndarray, " H"]) -> Outlook:
+    """How far it still is, from slopes: the log ratio of MacKay's update is one over γ/2.
+
+    Whatever the M-step: a small step may be a slow one. What MacKay's update would still move by
+    more than `RUNAWAY` for less than `FLAT` nats, or to where γ_l is within its own error, has no
+    maximum.
+
+    Args:
+        expectation: at the hyperparameters.
+        noises: relative changes of α and β that are noise.
+    """
+    current, terms, scales, learn_noise, _ = expectation
+    target = bounded(mackay(expectation), current, scales, learn_noise)
+    ratios = np.log(np.concatenate(target) / np.concatenate(current))
+    left = scales.rank - terms.output_dimension - current.beta * terms.residual
+    slopes = 0.5 * np.abs(np.concatenate([terms.group_dimension - terms.group_norm, left]))
+    runaway = (ratios >= RUNAWAY) & ((slopes <= FLAT) | (noises >= 1))
+    distances = np.abs(ratios)
+    return Outlook(float(np.where(runaway | (distances <= noises), 0, distances).max()), runaway)
+
+
+def flags(
+    current: Hyperparameters,
+    runaway: Bool[np.ndarray, " H"],
+    log_evidence: float,
+    system: AbstractSystem,
+    scales: Scales,
+    learn_noise: bool,
+) -> tuple[Flag, ...]:
+    """What is degenerate about settled hyperparameters.
+
+    Args:
+        current: the hyperparameters.
+        runaway: which of them grow along a flat evidence.
+        log_evidence: there.
+        system: to try groups alone.
+        scales: units of the hyperparameters.
+        learn_noise: whether the noise precision was learned.
+    """
+    unseen, count = scales.information <= 0, len(current.alpha)
+    _, upper = alpha_limits(*current, scales)
+    infinite = ~unseen & (runaway[:count] | (current.alpha >= 0.99 * upper))
+    collapsed = _collapsed(infinite, log_evidence, system, scales, learn_noise)
+    found = _flags(FlagKind.NOTHING_OBSERVED, unseen)
+    found += _flags(FlagKind.PRIOR_PRECISION_INFINITE, infinite & ~collapsed)
+    found += _flags(FlagKind.GROUPS_COLLAPSED, collapsed)
+    if learn_noise:
+        seen = scales.rank > 0
+        capped = runaway[count:] | (current.beta >= 0.99 * scales.max_noise_precision)
+        found += _flags(FlagKind.NOTHING_OBSERVED, ~seen)
+        found += _flags(FlagKind.NOISE_PRECISION_INFINITE, seen & capped)
+    return found
+
+
+def _flags(kind: FlagKind, where: Bool[np.ndarray, " L"]) -> tuple[Flag, ...]:
+    return tuple(Flag(kind, int(i)) for i in np.flatnonzero(where))
+
+
+def _collapsed(
+    infinite: Bool[np.ndarray, " L"],
+    log_evidence: float,
+    system: AbstractSystem,
+    scales: Scales,
+    learn_noise: bool,
+) -> Bool[np.ndarray, " L"]:
+    """Groups without a maximum that alone gain as much evidence as all have, or nearly.
+
+    Others are as good as absent. At α = ∞ a group alone raises the evidence iff ‖x̄_l‖² > γ_l;
+    those where it does most clearly are tried.
+    """
+    found = np.zeros_like(infinite)
+    if not infinite.any() or len(infinite) == 1:
+        return found
+    alone = lambda group: _alone(system, scales, learn_noise, group)
+    nothing = alone(None)
+    score = nothing.terms.group_norm / np.maximum(nothing.terms.group_dimension, 1e-300)
+    score = np.where(infinite, score, 0)
+    none = float(nothing.terms.log_evidence)
+    wanted = max(SHARE * (log_evidence - none), EVIDENT)
+    for group in np.argsort(-score)[:CANDIDATES]:
+        if score[group] > 1:
+            found[group] = float(alone(int(group)).terms.log_evidence) - none >= wanted
+    return found
+
+
+def _alone(
+    system: AbstractSystem, scales: Scales, learn_noise: bool, group: int | None
+) -> Expectation:
+    """After some of MacKay's updates of one group (or of none) and the noise."""
+    unseen, on = scales.information <= 0, np.arange(len(scales.alpha)) == group
+    at = initial(scales, learn_noise)
+    for update in range(UPDATES):
+        off = np.where(unseen, 1.0, scales.information * at.beta.max() / NEGLIGIBLE)
+        at = Hyperparameters(np.where(on, at.alpha, off), at.beta)
+        reached = system.evaluate(*at)
+        elsewhere = system.nearby(reached.start)
+        found = Expectation(at, reached.terms, scales, learn_noise, elsewhere)
+        if update < UPDATES - 1:
+            at = bounded(mackay(found), at, scales, learn_noise)
+    return found
