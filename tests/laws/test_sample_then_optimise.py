@@ -35,7 +35,7 @@ CASES = [
     pytest.param(layout, noise, id=f"{layout.noise}-{layout.prior}-{noise}", marks=marks)
     for layout, noise, marks in [
         (LAYOUTS[0], "fit", ()),
-        (LAYOUTS[1], "regulariser", ()),
+        (LAYOUTS[1], "regulariser", pytest.mark.slow),
         (LAYOUTS[2], "regulariser", pytest.mark.slow),
         (LAYOUTS[2], "fit", pytest.mark.slow),
     ]
@@ -120,7 +120,16 @@ class Trace:
         self.spectrum = np.linalg.eigvalsh(precision)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+QUICK_RECIPES = ("fit", "regulariser")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK_RECIPES else pytest.mark.slow)
+        for name in RECIPES
+    ],
+)
 def test_descents_alone_reach_the_draws_of_the_exact_method(name):
     """Before any conjugate gradients, as far as noise of minibatches lets them.
 
@@ -138,6 +147,7 @@ def test_descents_alone_reach_the_draws_of_the_exact_method(name):
     assert trace.squares[-1] <= 4 * floor
 
 
+@pytest.mark.slow
 def test_any_optimiser():
     """Adam leaves a hundredth of the error that the prior draws have."""
     before = Trace(lm.SampleThenOptimise(optimiser=optax.sgd(0.0)), simple_data(), 1)
