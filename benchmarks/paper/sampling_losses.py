@@ -159,7 +159,7 @@ def study(alpha, num_samples, sizes):
             seen, fit = descent(held, size, automatic, num_samples)
             went = fit.solver.descent
             best, scale = tuned(held, size, noise, num_samples, went.curvature)
-            curves[f"{name}, {size} rows, automatic"] = seen + [1, 0]
+            curves[f"{name}, {size} rows, automatic"] = seen + np.array([1, 0])  # the race
             curves[f"{name}, {size} rows, grid"] = best
             own, tuned_error = seen[-1, 1], best[-1, 1]
             variances = went.variances
@@ -213,12 +213,12 @@ HEADER = [
     "Var L − Var L′, measured / predicted",
 ]
 NOTES = f"""
-Error: mean ‖W(x − x*)‖² over mean ‖Wx*‖² of k deviations after {PASSES} passes over {ROWS:,} digits of
-MNIST, softmax regression with 4,010 parameters, isotropic prior, curvature held at the mode. Automatic:
-`SampleThenOptimise`, its race counted as a pass, without the block-CG passes that follow it. Grid: the
-recipe of the paper, Nesterov momentum {MOMENTUM} and linear decay, at the best of the learning rates
-{", ".join(f"{c:g}" for c in GRID)} over the largest curvature of a minibatch (c), chosen by the error
-itself.
+Error: mean ‖W(x − x*)‖² over mean ‖Wx*‖² of k deviations after {PASSES} passes over {ROWS:,}
+digits of MNIST, softmax regression with 4,010 parameters, isotropic prior, curvature held at the
+mode. Automatic: `SampleThenOptimise`, its race counted as a pass, without the block-CG passes that
+follow it. Grid: the recipe of the paper, Nesterov momentum {MOMENTUM} and linear decay, at the best
+of the learning rates {", ".join(f"{c:g}" for c in GRID)} over the largest curvature of a minibatch
+(c), chosen by the error itself.
 """
 
 
