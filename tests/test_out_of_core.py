@@ -14,9 +14,9 @@ import pytest
 
 import linmodels as lm
 
-ROOM = 32 * 2**20
+ROOM = 64 * 2**20
 """Bytes of memory that a fit may take beside the programs compiled before."""
-SIZE, BATCH = 64, 8_192
+SIZE, BATCH = 256, 4_096
 ROWS = 4 * ROOM // (4 * SIZE)
 METHODS = {"block-CG": lm.BlockCG("primal"), "stochastic gradients": lm.SampleThenOptimise()}
 KEY = jax.random.key(0)

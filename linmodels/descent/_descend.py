@@ -62,6 +62,11 @@ class _Course(NamedTuple):
         return num_batches(self.data)
 
     @property
+    def _scale(self) -> np.ndarray:
+        """The same as an array: other data compile nothing anew."""
+        return np.asarray(self.total, np.float32)
+
+    @property
     def stretch(self) -> int:
         """Passes whose steps are judged together."""
         return -(-STRETCH // self.total)
@@ -75,7 +80,7 @@ class _Course(NamedTuple):
         batch = next(shuffled_batches(self.data, self._order(0)))
         drawn = self.objective.drawn(batch)
         for _ in range(LOOKS):
-            state = looked(self.objective, batch, drawn, state, self.total)
+            state = looked(self.objective, batch, drawn, state, self._scale)
         return state
 
     def run(
@@ -105,7 +110,7 @@ class _Course(NamedTuple):
             state,
             np.asarray(rate, np.float32),
             np.asarray(weight, np.float32),
-            self.total,
+            self._scale,
             transformation=recipe.transformation,
             automatic=recipe.automatic,
             clip=recipe.clip,

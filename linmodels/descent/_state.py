@@ -93,7 +93,7 @@ def stepped(
         state: before.
         rate: of every vector; over the curvature where automatic.
         weight: of the new iterate in the average.
-        total: the number of batches, by which a batch's part is scaled.
+        total: the number of batches, by which a batch's part is scaled; an array.
         transformation: the optimiser.
         automatic: whether its learning rate is 1.
         clip: see `Recipe`.
