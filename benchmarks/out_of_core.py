@@ -99,10 +99,10 @@ def main():
     ]
     gibibytes = 4 * ROWS * SIZE / 2**30
     notes = f"""
-{ROWS:,} × {SIZE} float32, {gibibytes:.1f} GiB, in batches of {BATCH:,} rows; {SAMPLES} deviations and
-the mean. RLIMIT_DATA of {LIMIT / 2**20:.0f} MiB counts what the process allocates, compiled programs
-included, and not the pages of the file, which the kernel keeps and drops as it likes. Times are
-with compilation; reading is the sum of all entries by NumPy, {once:.2f} s.
+{ROWS:,} × {SIZE} float32, {gibibytes:.1f} GiB, in batches of {BATCH:,} rows; {SAMPLES} deviations
+and the mean. RLIMIT_DATA of {LIMIT / 2**20:.0f} MiB counts what the process allocates, compiled
+programs included, and not the pages of the file, which the kernel keeps and drops as it likes.
+Times are with compilation; reading is the sum of all entries by NumPy, {once:.2f} s.
 """
     save("out_of_core", "A design of four times the memory", header, table, notes)
 

@@ -184,3 +184,24 @@ def log_determinant_of(
     return Estimate(
         estimate.value + root.log_determinant, jnp.hypot(estimate.standard_error, doubtful.mean())
     )
+
+
+def truncated_log_determinant(
+    recurrence: Recurrence, size: int, root: AbstractRoot, epsilon: float
+) -> Estimate:
+    """The same where the solve was cut short: what further passes would change is in the error.
+
+    That is the tail of a geometric series, from the larger change of the last two.
+    """
+    count = len(recurrence.diagonal)
+    parts = [
+        recurrence._replace(diagonal=recurrence.diagonal[:end], below=recurrence.below[:end])
+        for end in range(max(count - 2, 1), count + 1)
+    ]
+    estimates = [log_determinant_of(part, size, root, epsilon) for part in parts]
+    changes = np.abs(np.diff([float(estimate.value) for estimate in estimates]))
+    value, error = estimates[-1]
+    if len(changes) < 2:
+        return estimates[-1]
+    rate = np.clip(changes[1] / changes[0], 0.5, 0.9) if changes[0] > 0 else 0.5
+    return Estimate(value, jnp.hypot(error, changes.max() * rate / (1 - rate)))

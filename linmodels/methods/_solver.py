@@ -25,6 +25,8 @@ class Solved(NamedTuple):
     """for the log determinant; of no length where none was asked for"""
     hint: Any = None
     """for another solve near by"""
+    truncated: bool = False
+    """whether the recurrence has ended before its own solve has"""
 
 
 class AbstractSolver(eqx.Module):

@@ -37,7 +37,11 @@ from linmodels.methods._method import (
     SolverReport,
 )
 from linmodels.methods._parameters import scales_of
-from linmodels.methods._samples import evidence_terms, log_determinant_of
+from linmodels.methods._samples import (
+    evidence_terms,
+    log_determinant_of,
+    truncated_log_determinant,
+)
 from linmodels.methods._sketch import sketchable
 from linmodels.methods._solver import AbstractSolver
 from linmodels.methods.stopping import evaluation_of, report_of
@@ -176,7 +180,8 @@ class BlockSystem(AbstractSystem):
         units = model.units(equations.design, x, model.crosses(beta))
         if determinant is None:
             epsilon = float(jnp.finfo(x.dtype).eps)
-            determinant = log_determinant_of(solved.recurrence, equations.size, rule.root, epsilon)
+            estimate = truncated_log_determinant if solved.truncated else log_determinant_of
+            determinant = estimate(solved.recurrence, equations.size, rule.root, epsilon)
         terms = evidence_terms(model, alpha, beta, x, units, determinant)
         error = solved.progress.error if self.side == "primal" else None
         passes = spent + solved.progress.passes

@@ -173,7 +173,7 @@ class _Descent(AbstractSolver):
 
     def solve(self, equations, begin, limit, hint, *, quadrature) -> Solved:
         """See `AbstractSolver.solve`; the hint is the step that a race has found."""
-        recurrence, spent = _looked(equations) if quadrature else (NO_RECURRENCE, 0)
+        recurrence, spent, cut = _looked(equations) if quadrature else (NO_RECURRENCE, 0, False)
         x, rate = (equations.draws if begin is None else begin), hint and hint.rate
         passes = self.passes or FIRST
         while True:
@@ -187,7 +187,7 @@ class _Descent(AbstractSolver):
             x, rate, passes = checked.value, descended.rate, 2 * passes
         progress = checked.progress._replace(passes=spent)
         hint = _Hint(descended.rate, descended.curvature, descended.loss)
-        return Solved(checked.value, checked.result, progress, recurrence, hint)
+        return Solved(checked.value, checked.result, progress, recurrence, hint, cut)
 
     def described(self, equations, value, hint, report) -> SolverReport:
         """With how the descent went, and what gradients of minibatches are like at its end."""
@@ -226,10 +226,11 @@ class _Hint(NamedTuple):
     loss: Float[np.ndarray, " k1"]
 
 
-def _looked(equations: Equations) -> tuple[Recurrence, int]:
-    """A Krylov space of some of the deviations and the mean, and the passes that it took."""
+def _looked(equations: Equations) -> tuple[Recurrence, int, bool]:
+    """A Krylov space of some of the deviations and the mean, its passes, and whether cut short."""
     probes = min(MAX_PROBES, len(equations.rhs) - 1)
     chosen = np.append(np.arange(probes), -1)
     rule = equations.rule
     solution = block_cg(equations.product, equations.rhs[chosen], rule, max_passes=LOOK)
-    return solution.recurrence, solution.progress.passes
+    cut = bool(solution.result == RESULTS.max_passes_reached)
+    return solution.recurrence, solution.progress.passes, cut
