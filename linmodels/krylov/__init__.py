@@ -19,6 +19,7 @@ from linmodels.krylov._preconditioners import Nystrom as Nystrom
 from linmodels.krylov._preconditioners import RandomisedEigen as RandomisedEigen
 from linmodels.krylov._preconditioners import Sketchable as Sketchable
 from linmodels.krylov._quadrature import quadratic_forms as quadratic_forms
+from linmodels.krylov._quadrature import with_node_at_one as with_node_at_one
 
 __all__ = [
     "AbstractPreconditioner",
@@ -40,4 +41,5 @@ __all__ = [
     "bidiagonalise",
     "block_cg",
     "quadratic_forms",
+    "with_node_at_one",
 ]

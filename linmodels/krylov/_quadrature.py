@@ -25,6 +25,19 @@ def quadratic_forms(
     return (weights**2) @ function(values)
 
 
+def with_node_at_one(recurrence: Recurrence) -> Recurrence:
+    """Of an operator H ≥ 1, changed so that T has the eigenvalue 1: Gauss-Radau quadrature.
+
+    T − 1 is singular once its last block is the Schur complement's share of the others.
+    """
+    matrix, size = tridiagonal(recurrence), len(recurrence.start)
+    before = matrix[:-size, :-size] - np.eye(len(matrix) - size)
+    coupling = matrix[-size:, :-size]
+    last = np.eye(size) + coupling @ np.linalg.lstsq(before, coupling.T)[0]
+    changed = recurrence.diagonal[-1] + last - matrix[-size:, -size:]
+    return recurrence._replace(diagonal=[*recurrence.diagonal[:-1], changed])
+
+
 def tridiagonal(recurrence: Recurrence) -> Float[np.ndarray, "s s"]:
     """T = L D Lᵀ, dense: T_ii = D_i + ρ_i D_{i−1} ρ_iᵀ, T_{i+1,i} = −ρ_{i+1} D_i."""
     size = len(recurrence.start)

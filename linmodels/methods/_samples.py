@@ -11,7 +11,7 @@ from linmodels._blocks import square_sums
 from linmodels._observations import Batch, batches
 from linmodels._products import WhitenedDesign, backward, forward
 from linmodels.effective_dimension import Estimate, SampleNorms, combined
-from linmodels.krylov import AbstractRoot, Recurrence, quadratic_forms
+from linmodels.krylov import AbstractRoot, Recurrence, quadratic_forms, with_node_at_one
 from linmodels.likelihoods import LOG_2PI
 from linmodels.methods._matrix_free import MatrixFree, spread
 from linmodels.methods._method import EvidenceTerms
@@ -189,19 +189,10 @@ def log_determinant_of(
 def truncated_log_determinant(
     recurrence: Recurrence, size: int, root: AbstractRoot, epsilon: float
 ) -> Estimate:
-    """The same where the solve was cut short: what further passes would change is in the error.
+    """The same where the solve was cut short: how far a quadrature with a node at 1 is off.
 
-    That is the tail of a geometric series, from the larger change of the last two.
+    That one (Gauss-Radau) takes what is left for nothing but prior, the other for more than it is.
     """
-    count = len(recurrence.diagonal)
-    parts = [
-        recurrence._replace(diagonal=recurrence.diagonal[:end], below=recurrence.below[:end])
-        for end in range(max(count - 2, 1), count + 1)
-    ]
-    estimates = [log_determinant_of(part, size, root, epsilon) for part in parts]
-    changes = np.abs(np.diff([float(estimate.value) for estimate in estimates]))
-    value, error = estimates[-1]
-    if len(changes) < 2:
-        return estimates[-1]
-    rate = np.clip(changes[1] / changes[0], 0.5, 0.9) if changes[0] > 0 else 0.5
-    return Estimate(value, jnp.hypot(error, changes.max() * rate / (1 - rate)))
+    gauss = log_determinant_of(recurrence, size, root, epsilon)
+    radau = log_determinant_of(with_node_at_one(recurrence), size, root, epsilon)
+    return Estimate(gauss.value, jnp.hypot(gauss.standard_error, radau.value - gauss.value))
