@@ -3,12 +3,12 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
 from linmodels._hyperparameters import NEGLIGIBLE, Hyperparameters, alpha_limits, bounded, initial
 from linmodels._results import Flag, FlagKind
 from linmodels.m_steps import Expectation, mackay
-from linmodels.methods import AbstractSystem, Scales
+from linmodels.methods import AbstractSystem, Evaluation, Scales
 
 FLAT = 1e-6
 """Slope of the log evidence, in nats for a factor of e, below which it counts as flat."""
@@ -24,6 +24,20 @@ SHARE = 0.5
 """Share of the gain of all groups together that makes it as good an explanation."""
 
 
+def expected(
+    found: Evaluation,
+    system: AbstractSystem,
+    current: Hyperparameters,
+    scales: Scales,
+    learn_noise: bool,
+) -> Expectation:
+    """What an M-step needs of an evaluation at the present hyperparameters."""
+    noises = zip((found.alpha_noise, found.beta_noise), current, strict=True)
+    noise = Hyperparameters(*(np.broadcast_to(noise, values.shape) for noise, values in noises))
+    elsewhere = system.nearby(found.start)
+    return Expectation(current, found.terms, scales, learn_noise, noise, elsewhere)
+
+
 class Outlook(NamedTuple):
     """How far hyperparameters are from where the evidence is stationary."""
 
@@ -33,18 +47,15 @@ class Outlook(NamedTuple):
     """whether α (L) or β (C) grows along a flat evidence"""
 
 
-def outlook(expectation: Expectation, noises: Float[np.ndarray, " H"]) -> Outlook:
+def outlook(expectation: Expectation) -> Outlook:
     """How far it still is, from slopes: the log ratio of MacKay's update is one over γ/2.
 
     Whatever the M-step: a small step may be a slow one. What MacKay's update would still move by
     more than `RUNAWAY` for less than `FLAT` nats, or to where γ_l is within its own error, has no
     maximum.
-
-    Args:
-        expectation: at the hyperparameters.
-        noises: relative changes of α and β that are noise.
     """
-    current, terms, scales, learn_noise, _ = expectation
+    current, terms, scales, learn_noise, *_ = expectation
+    noises = np.concatenate(expectation.noise)
     target = bounded(mackay(expectation), current, scales, learn_noise)
     ratios = np.log(np.concatenate(target) / np.concatenate(current))
     left = scales.rank - terms.output_dimension - current.beta * terms.residual
@@ -127,9 +138,7 @@ def _alone(
     for update in range(UPDATES):
         off = np.where(unseen, 1.0, scales.information * at.beta.max() / NEGLIGIBLE)
         at = Hyperparameters(np.where(on, at.alpha, off), at.beta)
-        reached = system.evaluate(*at)
-        elsewhere = system.nearby(reached.start)
-        found = Expectation(at, reached.terms, scales, learn_noise, elsewhere)
+        found = expected(system.evaluate(*at), system, at, scales, learn_noise)
         if update < UPDATES - 1:
             at = bounded(mackay(found), at, scales, learn_noise)
     return found

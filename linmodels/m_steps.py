@@ -39,6 +39,8 @@ class Expectation(NamedTuple):
     """d_l and rank_c"""
     learn_noise: bool
     """whether β moves"""
+    noise: Hyperparameters
+    """relative changes of α and β that are noise of the solver or of samples, (L,) and (C,)"""
     elsewhere: Callable[[Float[Any, " L"], Float[Any, " C"]], EvidenceTerms]
     """γ_l and γ_c at another α and β; with Laplace's approximation the curvature is held"""
 
@@ -70,7 +72,7 @@ def evidence_bound(expectation: Expectation) -> Hyperparameters:
     logarithms, at least halves the largest distance to it.
     """
     start, terms = expectation.current, expectation.terms
-    at, first = start, np.inf
+    at, first, noise = start, np.inf, np.concatenate(expectation.noise)
     for inner in range(INNER_STEPS):
         held = terms._replace(
             group_norm=expectation.terms.group_norm * (at.alpha / start.alpha),
@@ -80,9 +82,9 @@ def evidence_bound(expectation: Expectation) -> Hyperparameters:
         target = bounded(target, at, expectation.scales, expectation.learn_noise)
         ratios = Hyperparameters(target.alpha / at.alpha, target.beta / at.beta)
         at = Hyperparameters(at.alpha * np.sqrt(ratios.alpha), at.beta * np.sqrt(ratios.beta))
-        change = float(np.abs(np.log(np.concatenate(ratios))).max())
-        first = change if inner == 0 else first
-        if not change > INNER_TOLERANCE * first:
+        changes = np.abs(np.log(np.concatenate(ratios)))
+        first = changes.max() if inner == 0 else first
+        if not (changes > np.maximum(INNER_TOLERANCE * first, noise)).any():
             break
         terms = expectation.elsewhere(*at)
     return at
