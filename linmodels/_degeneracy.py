@@ -33,9 +33,9 @@ def expected(
 ) -> Expectation:
     """What an M-step needs of an evaluation at the present hyperparameters."""
     noises = zip((found.alpha_noise, found.beta_noise), current, strict=True)
-    noise = Hyperparameters(*(np.broadcast_to(noise, values.shape) for noise, values in noises))
+    noise = np.concatenate([np.broadcast_to(noise, values.shape) for noise, values in noises])
     elsewhere = system.nearby(found.start)
-    return Expectation(current, found.terms, scales, learn_noise, noise, elsewhere)
+    return Expectation(current, found.terms, scales, learn_noise, elsewhere, noise)
 
 
 class Outlook(NamedTuple):
@@ -54,15 +54,14 @@ def outlook(expectation: Expectation) -> Outlook:
     more than `RUNAWAY` for less than `FLAT` nats, or to where γ_l is within its own error, has no
     maximum.
     """
-    current, terms, scales, learn_noise, *_ = expectation
-    noises = np.concatenate(expectation.noise)
+    current, terms, scales, learn_noise, _, noise = expectation
     target = bounded(mackay(expectation), current, scales, learn_noise)
     ratios = np.log(np.concatenate(target) / np.concatenate(current))
     left = scales.rank - terms.output_dimension - current.beta * terms.residual
     slopes = 0.5 * np.abs(np.concatenate([terms.group_dimension - terms.group_norm, left]))
-    runaway = (ratios >= RUNAWAY) & ((slopes <= FLAT) | (noises >= 1))
+    runaway = (ratios >= RUNAWAY) & ((slopes <= FLAT) | (noise >= 1))
     distances = np.abs(ratios)
-    return Outlook(float(np.where(runaway | (distances <= noises), 0, distances).max()), runaway)
+    return Outlook(float(np.where(runaway | (distances <= noise), 0, distances).max()), runaway)
 
 
 def flags(

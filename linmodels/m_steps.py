@@ -39,10 +39,10 @@ class Expectation(NamedTuple):
     """d_l and rank_c"""
     learn_noise: bool
     """whether β moves"""
-    noise: Hyperparameters
-    """relative changes of α and β that are noise of the solver or of samples, (L,) and (C,)"""
     elsewhere: Callable[[Float[Any, " L"], Float[Any, " C"]], EvidenceTerms]
     """γ_l and γ_c at another α and β; with Laplace's approximation the curvature is held"""
+    noise: Float[Any, "*H"] = 0.0
+    """relative changes of α and, behind it, β that are noise of the method, (L + C,)"""
 
 
 MStep = Callable[[Expectation], Hyperparameters]
@@ -72,7 +72,7 @@ def evidence_bound(expectation: Expectation) -> Hyperparameters:
     logarithms, at least halves the largest distance to it.
     """
     start, terms = expectation.current, expectation.terms
-    at, first, noise = start, np.inf, np.concatenate(expectation.noise)
+    at, first = start, np.inf
     for inner in range(INNER_STEPS):
         held = terms._replace(
             group_norm=expectation.terms.group_norm * (at.alpha / start.alpha),
@@ -84,7 +84,7 @@ def evidence_bound(expectation: Expectation) -> Hyperparameters:
         at = Hyperparameters(at.alpha * np.sqrt(ratios.alpha), at.beta * np.sqrt(ratios.beta))
         changes = np.abs(np.log(np.concatenate(ratios)))
         first = changes.max() if inner == 0 else first
-        if not (changes > np.maximum(INNER_TOLERANCE * first, noise)).any():
+        if not (changes > np.maximum(INNER_TOLERANCE * first, expectation.noise)).any():
             break
         terms = expectation.elsewhere(*at)
     return at

@@ -34,9 +34,7 @@ def somewhere(layout, seed):
     system = lm.Exact().prepare(data, believed, num_samples=0, key=None)
     current = Hyperparameters(alpha.astype(np.float64), beta.astype(np.float64))
     terms = system.evaluate(*current).terms
-    noise = Hyperparameters(np.zeros(len(alpha)), np.zeros(len(beta)))
-    elsewhere = system.nearby(None)
-    return problem, Expectation(current, terms, system.scales(), True, noise, elsewhere)
+    return problem, Expectation(current, terms, system.scales(), True, system.nearby(None))
 
 
 def at(problem, logs):
