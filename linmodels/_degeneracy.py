@@ -14,6 +14,9 @@ FLAT = 1e-6
 """Slope of the log evidence, in nats for a factor of e, below which it counts as flat."""
 RUNAWAY = 1e-3
 """log ratio of MacKay's update above which a hyperparameter is still on its way."""
+FAINT = 0.05
+"""γ_l of a group that counts as not needed once a method can tell no more for its noise: the
+evidence would lose about half of it, in nats."""
 CANDIDATES = 8
 """Groups without a maximum that are tried alone."""
 UPDATES = 6
@@ -52,16 +55,19 @@ def outlook(expectation: Expectation) -> Outlook:
 
     Whatever the M-step: a small step may be a slow one. What MacKay's update would still move by
     more than `RUNAWAY` for less than `FLAT` nats, or to where γ_l is within its own error, has no
-    maximum.
+    maximum; nor has what settles at a `FAINT` γ_l within noise, as far as can be told.
     """
     current, terms, scales, learn_noise, _, noise = expectation
     target = bounded(mackay(expectation), current, scales, learn_noise)
     ratios = np.log(np.concatenate(target) / np.concatenate(current))
     left = scales.rank - terms.output_dimension - current.beta * terms.residual
     slopes = 0.5 * np.abs(np.concatenate([terms.group_dimension - terms.group_norm, left]))
-    runaway = (ratios >= RUNAWAY) & ((slopes <= FLAT) | (noise >= 1))
+    faint = np.zeros(len(ratios), bool)
+    faint[: len(terms.group_dimension)] = terms.group_dimension <= FAINT
     distances = np.abs(ratios)
-    return Outlook(float(np.where(runaway | (distances <= noise), 0, distances).max()), runaway)
+    silent = (distances <= noise) & (noise > 0)
+    runaway = (ratios >= RUNAWAY) & ((slopes <= FLAT) | (noise >= 1)) | (faint & silent)
+    return Outlook(float(np.where(runaway | silent, 0, distances).max()), runaway)
 
 
 def flags(

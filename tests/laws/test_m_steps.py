@@ -1,5 +1,6 @@
 """M-steps against the dense bounds that they maximise, and the evidence below which those lie."""
 
+import jax
 import jax.numpy as jnp
 import lineax as lx
 import numpy as np
@@ -205,6 +206,34 @@ def test_layers_that_collapse(m_step):
     nothing = lm.maximise_evidence(observe(0 * design, targets), num_samples=0, throw=False)
     gains = [float(one.log_evidence - nothing.log_evidence) for one in alone]
     assert min(gains) > 0.5 * max(gains) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["primal", "dual"])
+def test_layers_that_collapse_by_products(side):
+    """From 16 samples γ_0 need not be smaller than their noise: that it is faint is enough."""
+    design, targets, groups = relu_layers(2)
+    fit = lm.maximise_evidence(
+        observe(design, targets),
+        lm.GaussianPrior(groups=groups),
+        method=lm.BlockCG(side),
+        num_samples=16,
+        key=jax.random.key(0),
+    )
+    assert fit.flags == (lm.Flag(lm.FlagKind.GROUPS_COLLAPSED, 0),)
+    assert fit.group_dimensions[0] < 0.05
+
+
+@pytest.mark.slow
+@STEPS
+def test_layers_that_collapse_around_a_mode(m_step):
+    """The same of two classes, with the evidence of Laplace's approximation."""
+    design, targets, groups = relu_layers(2)
+    likelihood, prior = lm.Bernoulli(), lm.GaussianPrior(groups=groups)
+    operator = lx.MatrixLinearOperator(jnp.asarray(design))
+    data = lm.Observations(operator, (targets > 0).astype(int), likelihood)
+    fit = lm.maximise_evidence(data, prior, num_samples=0, m_step=m_step)
+    assert fit.flags == (lm.Flag(lm.FlagKind.GROUPS_COLLAPSED, 0),)
 
 
 def pairs_of_groups(seed):
