@@ -3,17 +3,20 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
 from linmodels._hyperparameters import NEGLIGIBLE, Hyperparameters, alpha_limits, bounded, initial
 from linmodels._results import Flag, FlagKind
 from linmodels.m_steps import Expectation, mackay
-from linmodels.methods import AbstractSystem, Scales
+from linmodels.methods import AbstractSystem, Evaluation, Scales
 
 FLAT = 1e-6
 """Slope of the log evidence, in nats for a factor of e, below which it counts as flat."""
 RUNAWAY = 1e-3
 """log ratio of MacKay's update above which a hyperparameter is still on its way."""
+FAINT = 0.05
+"""γ_l of a group that counts as not needed once a method can tell no more for its noise: the
+evidence would lose about half of it, in nats."""
 CANDIDATES = 8
 """Groups without a maximum that are tried alone."""
 UPDATES = 6
@@ -22,6 +25,20 @@ EVIDENT = 3.0
 """Nats that a group alone must gain on none, at least."""
 SHARE = 0.5
 """Share of the gain of all groups together that makes it as good an explanation."""
+
+
+def expected(
+    found: Evaluation,
+    system: AbstractSystem,
+    current: Hyperparameters,
+    scales: Scales,
+    learn_noise: bool,
+) -> Expectation:
+    """What an M-step needs of an evaluation at the present hyperparameters."""
+    noises = zip((found.alpha_noise, found.beta_noise), current, strict=True)
+    noise = np.concatenate([np.broadcast_to(noise, values.shape) for noise, values in noises])
+    elsewhere = system.nearby(found.start)
+    return Expectation(current, found.terms, scales, learn_noise, elsewhere, noise)
 
 
 class Outlook(NamedTuple):
@@ -33,25 +50,24 @@ class Outlook(NamedTuple):
     """whether α (L) or β (C) grows along a flat evidence"""
 
 
-def outlook(expectation: Expectation, noises: Float[np.ndarray, " H"]) -> Outlook:
+def outlook(expectation: Expectation) -> Outlook:
     """How far it still is, from slopes: the log ratio of MacKay's update is one over γ/2.
 
     Whatever the M-step: a small step may be a slow one. What MacKay's update would still move by
     more than `RUNAWAY` for less than `FLAT` nats, or to where γ_l is within its own error, has no
-    maximum.
-
-    Args:
-        expectation: at the hyperparameters.
-        noises: relative changes of α and β that are noise.
+    maximum; nor has what settles at a `FAINT` γ_l within noise, as far as can be told.
     """
-    current, terms, scales, learn_noise, _ = expectation
+    current, terms, scales, learn_noise, _, noise = expectation
     target = bounded(mackay(expectation), current, scales, learn_noise)
     ratios = np.log(np.concatenate(target) / np.concatenate(current))
     left = scales.rank - terms.output_dimension - current.beta * terms.residual
     slopes = 0.5 * np.abs(np.concatenate([terms.group_dimension - terms.group_norm, left]))
-    runaway = (ratios >= RUNAWAY) & ((slopes <= FLAT) | (noises >= 1))
+    faint = np.zeros(len(ratios), bool)
+    faint[: len(terms.group_dimension)] = terms.group_dimension <= FAINT
     distances = np.abs(ratios)
-    return Outlook(float(np.where(runaway | (distances <= noises), 0, distances).max()), runaway)
+    silent = (distances <= noise) & (noise > 0)
+    runaway = (ratios >= RUNAWAY) & ((slopes <= FLAT) | (noise >= 1)) | (faint & silent)
+    return Outlook(float(np.where(runaway | silent, 0, distances).max()), runaway)
 
 
 def flags(
@@ -127,9 +143,7 @@ def _alone(
     for update in range(UPDATES):
         off = np.where(unseen, 1.0, scales.information * at.beta.max() / NEGLIGIBLE)
         at = Hyperparameters(np.where(on, at.alpha, off), at.beta)
-        reached = system.evaluate(*at)
-        elsewhere = system.nearby(reached.start)
-        found = Expectation(at, reached.terms, scales, learn_noise, elsewhere)
+        found = expected(system.evaluate(*at), system, at, scales, learn_noise)
         if update < UPDATES - 1:
             at = bounded(mackay(found), at, scales, learn_noise)
     return found

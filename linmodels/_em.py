@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from linmodels._acceleration import extrapolated
 from linmodels._arguments import require_arguments
 from linmodels._arrays import is_traced
-from linmodels._degeneracy import flags, outlook
+from linmodels._degeneracy import expected, flags, outlook
 from linmodels._hyperparameters import Hyperparameters, bounded, initial
 from linmodels._infer import Fit, finish
 from linmodels._laplace import prepared
@@ -201,18 +201,15 @@ def _step(
     old = Hyperparameters(state.alpha, state.noise_precision)
     found = system.evaluate(*old, state.start)
     terms = found.terms
-    expectation = Expectation(old, terms, scales, learn_noise, system.nearby(found.start))
+    expectation = expected(found, system, old, scales, learn_noise)
     new = bounded(_proposal(m_step, expectation), old, scales, learn_noise)
-    noises = found.alpha_noise, found.beta_noise
-    pairs = zip(old, noises, strict=True)
-    noise = np.concatenate([np.broadcast_to(noise, x.shape) for x, noise in pairs])
     return EvidenceState(
         state.step + 1,
         new.alpha,
         new.beta,
         float(terms.log_evidence),
         float(np.sum(terms.group_dimension)),
-        *outlook(expectation, noise),
+        *outlook(expectation),
         found.converged,
         found.start,
     )

@@ -10,7 +10,7 @@ how fast they get there.
 | `evidence_bound` | the evidence's bound 𝓜, the mean held | few, each with inner steps |
 | `em_elbo` | the ELBO, mean and covariance held: true EM | most, more so where γ_l ≪ d_l |
 
-Only the last two never lower the evidence.
+With Gaussian noise the last two never lower the evidence.
 """
 
 from collections.abc import Callable
@@ -41,6 +41,8 @@ class Expectation(NamedTuple):
     """whether β moves"""
     elsewhere: Callable[[Float[Any, " L"], Float[Any, " C"]], EvidenceTerms]
     """γ_l and γ_c at another α and β; with Laplace's approximation the curvature is held"""
+    noise: Float[Any, "*H"] = 0.0
+    """relative changes of α and, behind it, β that are noise of the method, (L + C,)"""
 
 
 MStep = Callable[[Expectation], Hyperparameters]
@@ -80,9 +82,9 @@ def evidence_bound(expectation: Expectation) -> Hyperparameters:
         target = bounded(target, at, expectation.scales, expectation.learn_noise)
         ratios = Hyperparameters(target.alpha / at.alpha, target.beta / at.beta)
         at = Hyperparameters(at.alpha * np.sqrt(ratios.alpha), at.beta * np.sqrt(ratios.beta))
-        change = float(np.abs(np.log(np.concatenate(ratios))).max())
-        first = change if inner == 0 else first
-        if not change > INNER_TOLERANCE * first:
+        changes = np.abs(np.log(np.concatenate(ratios)))
+        first = changes.max() if inner == 0 else first
+        if not (changes > np.maximum(INNER_TOLERANCE * first, expectation.noise)).any():
             break
         terms = expectation.elsewhere(*at)
     return at
@@ -94,8 +96,8 @@ def em_elbo(expectation: Expectation) -> Hyperparameters:
     E‖θ_l‖² = ‖θ̄_l‖² + (d_l − γ_l)/α_l and E‖residual_c‖² = ‖residual_c‖² + γ_c/β_c. These maximise
     E log p(y, θ | α, β), and so the ELBO E log p(y|θ, β) − KL(q ‖ p(θ|α)) of a posterior q whose
     mean and covariance are held, which differs from it by the entropy of q: the "decoupled ELBO" of
-    Antorán, Padhy et al. (2023), appendix H.2. The evidence never falls, but log α moves by only
-    about γ_l/d_l of MacKay's update.
+    Antorán, Padhy et al. (2023), appendix H.2. log α moves by only about γ_l/d_l of MacKay's
+    update.
     """
     current, terms, scales = expectation.current, expectation.terms, expectation.scales
     spread = terms.group_norm + np.maximum(scales.size - terms.group_dimension, 0)

@@ -176,15 +176,7 @@ def test_a_model_that_interpolates(side, units, dtype):
 
 
 @SIDES
-@pytest.mark.parametrize(
-    "m_step",
-    [
-        lm.m_steps.mackay,
-        lm.m_steps.evidence_bound,
-        pytest.param(lm.m_steps.em_elbo, marks=pytest.mark.slow),
-    ],
-    ids=lambda step: step.__name__,
-)
+@M_STEPS
 def test_groups_under_the_g_prior_ignore_the_units_of_a_column(side, m_step, dtype):
     """One α a column: a column in units of 1e-3 changes neither support nor predictions."""
     rng = np.random.default_rng(2)

@@ -46,6 +46,29 @@ def test_the_weakest_group_is_learned(fits):
     assert not learned.flags
 
 
+@pytest.mark.parametrize("m_step", [lm.m_steps.evidence_bound, lm.m_steps.em_elbo])
+def test_other_steps_end_there_too(fits, m_step):
+    """Within what passes for noise: a tenth of γ_l's standard error, and solver error."""
+    learned, _, _, arguments = fits
+    prior = lm.GaussianPrior(groups=GROUPS)
+    other = lm.maximise_evidence(observed(), prior, m_step=m_step, **arguments)
+    error = learned.group_dimension_errors
+    gap = np.abs(other.group_dimensions - learned.group_dimensions)
+    assert (gap <= 3 * error).all()
+    assert not other.flags
+
+
+def test_dimension_of_every_group(fits):
+    """At the strengths learned, within 5 standard errors of the exact ones."""
+    learned, *_ = fits
+    data = observed(float(learned.noise_scale[0]))
+    prior = lm.GaussianPrior(learned.prior.alpha, groups=GROUPS)
+    exact = lm.infer(data, prior, method=Exact(), num_samples=0)
+    gap = np.abs(learned.group_dimensions - exact.group_dimensions)
+    assert (gap <= 5 * learned.group_dimension_errors).all()
+    assert (learned.group_dimension_errors > 0).all()
+
+
 def test_log_evidence_along_the_way(fits):
     """By its slopes from one state to the next, it stays that of solves from 0, but for noise."""
     learned, _, states, _ = fits

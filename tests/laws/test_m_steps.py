@@ -1,5 +1,6 @@
 """M-steps against the dense bounds that they maximise, and the evidence below which those lie."""
 
+import jax
 import jax.numpy as jnp
 import lineax as lx
 import numpy as np
@@ -13,6 +14,7 @@ from laws import dense
 from laws.problems import Problem, answer, observations, parts, prior
 from laws.test_evidence import LAYOUTS, arrays_with_signal
 from linmodels import m_steps
+from linmodels._acceleration import extrapolated
 from linmodels._hyperparameters import MAX_GROUP_RATIO, bounded
 from linmodels.m_steps import Expectation, Hyperparameters
 from linmodels.methods import Scales
@@ -111,6 +113,44 @@ def test_the_evidence_never_falls(step, bound, layout, seed):
     assert function(there) >= function(here) - rounding
 
 
+@BY_LAYOUT
+@given(seed=SEEDS)
+def test_dimension_of_every_group(layout, seed):
+    """γ_l = tr (H⁻¹M)_ll, exact; they add up to the effective dimension."""
+    problem = Problem(layout, arrays_with_signal(layout, seed))
+    fit = lm.infer(observations(*problem, learn=False), prior(*problem), num_samples=0)
+    shares = np.where(layout.flat, 0, answer(problem).dimension)
+    expected = np.bincount(layout.groups, shares)
+    np.testing.assert_allclose(fit.group_dimensions, expected, rtol=1e-5)
+    np.testing.assert_allclose(fit.group_dimensions.sum(), fit.effective_dimension, rtol=1e-6)
+    assert (fit.group_dimension_errors == np.zeros(len(expected))).all()
+
+
+# The way there.
+
+
+@given(st.floats(0.01, 0.99), st.floats(-5, 5), st.floats(0.1, 3))
+def test_extrapolation_of_a_geometric_sequence(rate, limit, distance):
+    """Its end, known to ε over the square of what the first steps tell of the rate."""
+    logs = limit + distance * np.array([1, rate, rate**2])
+    points = tuple(np.exp(np.array([log, 2 * log])) for log in logs)
+    close = {"rtol": 1e-12 / (distance * (1 - rate) ** 2) ** 2 + 1e-9}
+    ends = np.exp([limit, 2 * limit])
+    for together in (False, True):
+        found = extrapolated(points, together=together)
+        np.testing.assert_allclose(found, ends, **close)
+
+
+@pytest.mark.parametrize("time", [1e2, 1e5, 1e10])
+@pytest.mark.parametrize("together", [False, True])
+def test_extrapolation_of_a_slow_way_to_infinity(together, time):
+    """t, t + 1, t + 2: log t grows by 1, while one that has settled stays where it is."""
+    still = 1 + 1e-15 * np.array([0, 1, -1])
+    points = tuple(np.array([time + i, still[i]]) for i in range(3))
+    found = extrapolated(points, together=together)
+    np.testing.assert_allclose(np.log(found / points[0]), [1, 0], atol=0.05)
+
+
 # The whole of learning, by every step.
 
 STEPS = pytest.mark.parametrize(
@@ -166,6 +206,34 @@ def test_layers_that_collapse(m_step):
     nothing = lm.maximise_evidence(observe(0 * design, targets), num_samples=0, throw=False)
     gains = [float(one.log_evidence - nothing.log_evidence) for one in alone]
     assert min(gains) > 0.5 * max(gains) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["primal", "dual"])
+def test_layers_that_collapse_by_products(side):
+    """From 16 samples γ_0 need not be smaller than their noise: that it is faint is enough."""
+    design, targets, groups = relu_layers(2)
+    fit = lm.maximise_evidence(
+        observe(design, targets),
+        lm.GaussianPrior(groups=groups),
+        method=lm.BlockCG(side),
+        num_samples=16,
+        key=jax.random.key(0),
+    )
+    assert fit.flags == (lm.Flag(lm.FlagKind.GROUPS_COLLAPSED, 0),)
+    assert fit.group_dimensions[0] < 0.05
+
+
+@pytest.mark.slow
+@STEPS
+def test_layers_that_collapse_around_a_mode(m_step):
+    """The same of two classes, with the evidence of Laplace's approximation."""
+    design, targets, groups = relu_layers(2)
+    likelihood, prior = lm.Bernoulli(), lm.GaussianPrior(groups=groups)
+    operator = lx.MatrixLinearOperator(jnp.asarray(design))
+    data = lm.Observations(operator, (targets > 0).astype(int), likelihood)
+    fit = lm.maximise_evidence(data, prior, num_samples=0, m_step=m_step)
+    assert fit.flags == (lm.Flag(lm.FlagKind.GROUPS_COLLAPSED, 0),)
 
 
 def pairs_of_groups(seed):
