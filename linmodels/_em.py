@@ -38,6 +38,7 @@ class EvidenceState(eqx.Module):
         runaway: which of α and, behind it, β grow along a flat evidence, (L + C,).
         converged: whether the method had reached its own tolerance.
         start: from where the method goes on; arrays as large as the deviations, or nothing.
+        trail: α and β before the last one or two updates, which a third extrapolates.
     """
 
     step: int
@@ -49,6 +50,7 @@ class EvidenceState(eqx.Module):
     runaway: Bool[np.ndarray, " H"]
     converged: bool = True
     start: PyTree = None
+    trail: tuple[Float[np.ndarray, " H"], ...] = ()
 
     def settled(self, tolerance: float) -> bool:
         """Whether the evidence is stationary in all hyperparameters that do not run away.
@@ -121,7 +123,7 @@ def maximise_evidence(
     update = partial(_step, system, scales, likelihood.learn, m_step)
     _require_own(state, update, tolerance)
     while not state.settled(tolerance) and state.step < max_steps:
-        state = _accelerated(update, state, tolerance)
+        state = _advanced(update, state)
         if callback is not None:
             callback(state)
     learned = scales, likelihood.learn
@@ -176,23 +178,19 @@ def _require_own(
             )
 
 
-def _accelerated(
-    update: Callable[[EvidenceState], EvidenceState], start: EvidenceState, tolerance: float
+def _advanced(
+    update: Callable[[EvidenceState], EvidenceState], state: EvidenceState
 ) -> EvidenceState:
-    """Three updates, the third from where the first two point, kept unless the evidence falls."""
-    first = update(start)
-    if first.settled(tolerance):
-        return first
-    second = update(first)
-    if second.settled(tolerance):
-        return second
-    points = tuple(np.concatenate([s.alpha, s.noise_precision]) for s in (start, first, second))
-    target = extrapolated(points, together=start.step // 3 % 2 == 0)
-    alpha, beta = np.split(target, [len(start.alpha)])
-    third = update(replace(second, alpha=alpha, noise_precision=beta))
-    rounding = 1e-12 * abs(second.log_evidence)
-    better = third.log_evidence >= second.log_evidence - rounding and np.isfinite(third.change)
-    return third if better else replace(second, step=third.step)
+    """One update; every third goes where the two before it point, unless the evidence falls."""
+    points = (*state.trail, np.concatenate([state.alpha, state.noise_precision]))
+    if len(points) < 3:
+        return replace(update(state), trail=points)
+    target = extrapolated(points, together=state.step // 3 % 2 == 0)
+    alpha, beta = np.split(target, [len(state.alpha)])
+    third = update(replace(state, alpha=alpha, noise_precision=beta))
+    rounding = 1e-12 * abs(state.log_evidence)
+    better = third.log_evidence >= state.log_evidence - rounding and np.isfinite(third.change)
+    return replace(third if better else replace(state, step=third.step), trail=())
 
 
 def _step(
