@@ -150,7 +150,7 @@ class RowSlices(Sequence):
             raise ValueError(f"arrays must share a leading axis of at least one row: {lengths}.")
         if not isinstance(batch_size, int | np.integer) or batch_size < 1:
             raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}.")
-        self.arrays = arrays
+        self.arrays = tuple(_by_place(array) for array in arrays)
         self.batch_size = batch_size
 
     def __len__(self) -> int:
@@ -161,6 +161,11 @@ class RowSlices(Sequence):
             raise IndexError(f"batch {index} of {len(self)}")
         rows = slice(index % len(self) * self.batch_size, (index % len(self) + 1) * self.batch_size)
         return tuple(array[rows] for array in self.arrays)
+
+
+def _by_place(array: Any) -> Any:
+    """Indexed by arrays of places: lists know none, pandas takes them for labels."""
+    return np.asarray(array) if isinstance(array, list | tuple) or hasattr(array, "iloc") else array
 
 
 class Batched:
@@ -315,9 +320,17 @@ def batches(data: Data, chosen: Iterable[int] | None = None) -> Iterator[Batch]:
         yield Batch(data.observe, (*arrays, *data.shared), mask, first)
 
 
+def shuffles_rows(data: Data) -> bool:
+    """Whether rows can be had one by one: not where batches are made from them by a subclass."""
+    if isinstance(data, Observations):
+        return False
+    kind = type(data.batches)
+    return issubclass(kind, RowSlices) and kind.__getitem__ is RowSlices.__getitem__
+
+
 def shuffled_batches(data: Data, generator: np.random.Generator) -> Iterator[Batch]:
     """One pass in a random order: of rows where they can be had one by one, else of batches."""
-    if isinstance(data, Observations) or not isinstance(data.batches, RowSlices):
+    if isinstance(data, Observations) or not shuffles_rows(data):
         yield from batches(data, generator.permutation(num_batches(data)).tolist())
         return
     count, size = data.num_observations, data.batch_size

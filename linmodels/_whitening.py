@@ -114,7 +114,7 @@ def row_vectors(
     data: Observations, residual: PyTree, first: int | Array, num_samples: int, key: Array | None
 ) -> RowVectors:
     """Whitens y − o − Φμ, and all else of the data but their design."""
-    likelihood, counts = gaussian(data.likelihood), _entry_weights(data)
+    likelihood, counts = gaussian(data.likelihood), entry_weights(data)
     output, rank = _ranks(likelihood, data.targets, counts)
     return RowVectors(
         targets=ravel(_times_root_weights(data, likelihood.whitened(data.targets, residual))),
@@ -193,7 +193,7 @@ def _is_unit(data: Observations) -> bool:
     return gaussian(data.likelihood).is_unit and data.weights is None
 
 
-def _entry_weights(data: Observations) -> Float[Array, " N"] | Float[Array, ""]:
+def entry_weights(data: Observations) -> Float[Array, " N"] | Float[Array, ""]:
     """w_i for every entry of the ravelled targets; a scalar 1 where there are no weights."""
     if data.weights is None:
         return jnp.ones((), jax.tree.leaves(data.targets)[0].dtype)

@@ -1,7 +1,6 @@
 """The descent itself: a loop over minibatches, in a fresh order each pass."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from linmodels._observations import Data, num_batches, shuffled_batches
+from linmodels._observations import Batch, Data, num_batches, shuffled_batches, shuffles_rows
 from linmodels._results import RESULTS
 from linmodels.descent._objective import AbstractObjective
 from linmodels.descent._recipe import LIMIT, Recipe
@@ -36,7 +35,7 @@ class Descended(NamedTuple):
     """the largest that was seen; see `DescentState`"""
     passes: int
     loss: Float[np.ndarray, " k"]
-    """of every vector, averaged over the last stretch of steps"""
+    """of every vector, averaged over the last stretch of steps; infinite where that was too long"""
     result: RESULTS
 
 
@@ -48,6 +47,15 @@ class _Stretch(NamedTuple):
     passes: int
 
 
+class _Place(NamedTuple):
+    """Where a descent stands."""
+
+    state: DescentState
+    steps: int
+    """that have led here, without those that were undone"""
+    loss: Float[np.ndarray, " k"]
+
+
 class _Course(NamedTuple):
     """What a descent goes by."""
 
@@ -55,6 +63,7 @@ class _Course(NamedTuple):
     data: Data
     recipe: Recipe
     key: Array
+    drawn: Callable[[Batch], Float[Array, "k N"]] | None
 
     @property
     def total(self) -> int:
@@ -62,59 +71,72 @@ class _Course(NamedTuple):
         return num_batches(self.data)
 
     @property
-    def _scale(self) -> np.ndarray:
-        """The same as an array: other data compile nothing anew."""
-        return np.asarray(self.total, np.float32)
-
-    @property
     def stretch(self) -> int:
         """Passes whose steps are judged together."""
         return -(-STRETCH // self.total)
 
-    def begin(self, x: Float[Array, "k r"], curvature: float = 1.0) -> DescentState:
+    def begin(self, x: Float[Array, "k r"], curvature: float) -> _Place:
         """Looks at the curvature of the first batch; it is at least the given one."""
         probe = jax.random.normal(jax.random.fold_in(self.key, 0), x[:1].shape, x.dtype)
         probe = probe / jnp.linalg.norm(probe)
         averaged = self.recipe.averaging is not None
         state = begun(x, probe, curvature, self.recipe.transformation, averaged=averaged)
         batch = next(shuffled_batches(self.data, self._order(0)))
-        drawn = self.objective.drawn(batch)
+        drawn, scale = self._drawn(batch), self._scale(batch)
         for _ in range(LOOKS):
-            state = looked(self.objective, batch, drawn, state, self._scale)
-        return state
+            state = looked(self.objective, batch, drawn, state, scale)
+        return _Place(state, 0, np.full(len(x), np.inf))
 
     def run(
-        self, state: DescentState, stretch: _Stretch, rate: Callable[[int], np.ndarray]
-    ) -> tuple[DescentState, Float[np.ndarray, "2 k"]]:
-        """Goes on for some passes; also the mean losses of their two halves."""
-        first, steps = stretch.first * self.total, stretch.passes * self.total
+        self,
+        place: _Place,
+        stretch: _Stretch,
+        rate: Callable[[int], Float[np.ndarray, " k"]],
+    ) -> tuple[_Place, Float[np.ndarray, " k"]]:
+        """Goes on for some passes; losses are means over their second half and over the first.
+
+        Args:
+            place: from where.
+            stretch: which passes.
+            rate: of every vector at a step, counted from the first of the stretch.
+        """
+        steps, state = stretch.passes * self.total, place.state
         state = eqx.tree_at(lambda s: s.loss, state, jnp.zeros_like(state.loss))
-        half, step = jnp.zeros_like(state.loss), first
+        half, step = jnp.zeros_like(state.loss), 0
         for number in range(stretch.passes):
-            order = self._order(stretch.first + number)
-            for batch in shuffled_batches(self.data, order):
-                half = state.loss if step - first == steps // 2 else half
-                state = self._step(state, batch, rate(step), step)
+            for batch in shuffled_batches(self.data, self._order(stretch.first + number)):
+                half = state.loss if step == steps // 2 else half
+                state = self._step(state, batch, rate(step), place.steps + step)
                 step += 1
         before, after = np.asarray(half, np.float64), np.asarray(state.loss - half, np.float64)
-        early = before / (steps // 2) if steps > 1 else after
-        return state, np.stack([early, after / (steps - steps // 2)])
+        late = after / (steps - steps // 2)
+        early = before / (steps // 2) if steps > 1 else late
+        return _Place(state, place.steps + steps, late), early
 
-    def _step(self, state: DescentState, batch, rate: np.ndarray, step: int) -> DescentState:
+    def _step(self, state: DescentState, batch: Batch, rate: np.ndarray, step: int) -> DescentState:
         recipe = self.recipe
         weight = 0.0 if recipe.averaging is None else recipe.averaging(step)
         return stepped(
             self.objective,
             batch,
-            self.objective.drawn(batch),
+            self._drawn(batch),
             state,
             np.asarray(rate, np.float32),
             np.asarray(weight, np.float32),
-            self._scale,
+            self._scale(batch),
             transformation=recipe.transformation,
             automatic=recipe.automatic,
             clip=recipe.clip,
         )
+
+    def _drawn(self, batch: Batch) -> Float[Array, "k N"] | None:
+        return None if self.drawn is None else self.drawn(batch)
+
+    def _scale(self, batch: Batch) -> np.ndarray:
+        """All data over the batch's, as an array: another value compiles nothing anew."""
+        if not shuffles_rows(self.data):
+            return np.asarray(self.total, np.float32)
+        return np.asarray(self.data.num_observations / np.sum(batch.mask), np.float32)
 
     def _order(self, number: int) -> np.random.Generator:
         key = jax.random.fold_in(self.key, 1 + number)
@@ -129,12 +151,14 @@ def descend(
     passes: int,
     recipe: Recipe,
     key: Array,
+    drawn: Callable[[Batch], Float[Array, "k N"]] | None = None,
     rate: float | None = None,
+    curvature: float = 1.0,
     callback: Callable[[int, DescentState], None] | None = None,
 ) -> Descended:
     """Minimises the objective for all vectors side by side, each on its own.
 
-    Where the loss rises over some passes, the descent goes back to where it was lowest, forgets its
+    Where losses rise over some passes, the descent goes back to where they were lowest, forgets its
     momentum, and halves its steps.
 
     Args:
@@ -144,57 +168,68 @@ def descend(
         passes: over the data.
         recipe: the optimiser, and what is done with its iterates.
         key: of the order of the data.
+        drawn: noise for the rows of a batch, if the objective takes any.
         rate: step times the largest curvature; decided by a race where None and automatic.
+        curvature: what is known of the largest one.
         callback: called with the passes done and the state after every stretch of passes.
     """
-    course, race = _Course(objective, data, recipe, key), _Race(rate or 1.0, 1.0, 0)
+    course = _Course(objective, data, recipe, key, drawn)
+    race = _Race(1.0 if rate is None else rate, curvature, 0)
     if rate is None and recipe.automatic:
-        race = _raced(course, start, passes)
-    rate, state = race.rate, course.begin(start, race.curvature)
-    good, lowest, first, done, halvings = state, np.inf, np.inf, 0, 0
-    loss = np.full(len(start), np.inf)
+        race = _raced(course, start, passes, curvature)
+    rate, place = race.rate, course.begin(start, race.curvature)
+    good, marks, done, halvings = place, _Marks(place.loss, place.loss), 0, 0
     while done < passes and halvings < HALVINGS:
         stretch = _Stretch(done, min(course.stretch, passes - done))
-        rates = partial(_rates, course, passes, np.full(len(start), rate))
-        following, losses = course.run(state, stretch, rates)
-        early, late = losses.sum(1)
+        following, early = course.run(place, stretch, _decaying(course, passes, stretch, rate))
         done += stretch.passes
-        if np.isinf(first) and np.isfinite(early):
-            first = lowest = early
-        if _rises(late, lowest, first):
-            state = _back(good, following, recipe)
-            rate, halvings = rate / 2, halvings + 1
+        if good.steps == 0:  # losses of steps that were too long are no measure
+            marks = _Marks(early, early)
+        if marks.exceeded(following.loss):
+            place, rate, halvings = _back(good, following, recipe), rate / 2, halvings + 1
             continue
-        if late <= lowest:
-            lowest, good = late, following
-        state, loss = following, losses[1]
+        if good.steps == 0 or following.loss.sum() <= marks.lowest.sum():
+            good, marks = following, marks._replace(lowest=following.loss)
+        place = following
         if callback is not None:
-            callback(done, state)
-    result = RESULTS.successful if np.isfinite(loss).all() else RESULTS.non_finite
+            callback(done, place.state)
+    state, loss = place.state, place.loss
+    finite = bool(np.isfinite(np.asarray(state.answer)).all())
+    result = RESULTS.successful if finite else RESULTS.non_finite
     return Descended(state.answer, rate, float(state.curvature), race.passes + done, loss, result)
 
 
-def _rates(
-    course: _Course, passes: int, first: Float[np.ndarray, " k"], step: int
-) -> Float[np.ndarray, " k"]:
-    """Of every vector at a step."""
-    return first * course.recipe.decay(step / (passes * course.total))
+def _decaying(
+    course: _Course, passes: int, stretch: _Stretch, first: float
+) -> Callable[[int], Float[np.ndarray, " k"]]:
+    """The step size of every vector at a step of a stretch."""
+    count, begin = len(course.objective.centre), stretch.first * course.total
+    share = lambda step: (begin + step) / (passes * course.total)
+    return lambda step: np.full(count, first * course.recipe.decay(share(step)))
 
 
-def _rises(loss: float, lowest: float, first: float) -> bool:
-    """Whether steps are too long: noise of minibatches alone makes losses rise a little."""
-    if not np.isfinite(loss):
-        return True
-    return bool(
-        np.isfinite(lowest) and loss > lowest + max((first - lowest) / 2, 0.1 * abs(lowest))
-    )
+class _Marks(NamedTuple):
+    """Losses that tell whether steps are too long."""
+
+    first: Float[np.ndarray, " k"]
+    lowest: Float[np.ndarray, " k"]
+
+    def exceeded(self, loss: Float[np.ndarray, " k"]) -> bool:
+        """Whether most vectors' losses have risen: by chance of minibatches alone they do a bit."""
+        if not np.isfinite(loss).all():
+            return True
+        if not np.isfinite(self.lowest).all():
+            return False
+        allowed = np.maximum((self.first - self.lowest) / 2, 0.1 * np.abs(self.lowest))
+        return bool(np.median(loss - self.lowest - allowed) > 0)
 
 
-def _back(good: DescentState, bad: DescentState, recipe: Recipe) -> DescentState:
-    """The good iterate, at rest; what was learned of the curvature is kept."""
-    curvature = jnp.where(jnp.isfinite(bad.curvature), bad.curvature, good.curvature)
-    state = eqx.tree_at(lambda s: s.curvature, good, jnp.maximum(curvature, good.curvature))
-    return state.at_rest(recipe.transformation)
+def _back(good: _Place, bad: _Place, recipe: Recipe) -> _Place:
+    """The good place, at rest; what was learned of the curvature is kept."""
+    known, seen = good.state.curvature, bad.state.curvature
+    largest = jnp.maximum(known, jnp.where(jnp.isfinite(seen), seen, known))
+    state = eqx.tree_at(lambda s: s.curvature, good.state, largest)
+    return good._replace(state=state.at_rest(recipe.transformation))
 
 
 class _Race(NamedTuple):
@@ -205,19 +240,22 @@ class _Race(NamedTuple):
     passes: int
 
 
-def _raced(course: _Course, start: Float[Array, "k r"], passes: int) -> _Race:
+def _raced(course: _Course, start: Float[Array, "k r"], passes: int, curvature: float) -> _Race:
     """The step whose loss is lowest after a stretch with decay, for the first and last vector."""
     if passes < 2 * course.stretch:
-        return _Race(LIMIT, 1.0, 0)
-    columns = [column for _ in RACE for column in (0, len(start) - 1)]
-    racers = course._replace(objective=course.objective.of(columns))
+        return _Race(LIMIT, curvature, 0)
+    columns = np.array([column for _ in RACE for column in (0, len(start) - 1)])
+    objective = eqx.tree_at(lambda o: o.centre, course.objective, course.objective.centre[columns])
+    drawn = course.drawn
+    racing = None if drawn is None else (lambda batch: drawn(batch)[columns])
+    racers = course._replace(objective=objective, drawn=racing)
     stretch = _Stretch(passes, course.stretch)
-    steps, first = stretch.passes * course.total, passes * course.total
-    rates = lambda step: np.repeat(RACE, 2) * (1 - (step - first) / steps)
-    state, losses = racers.run(racers.begin(start[np.array(columns)]), stretch, rates)
-    best = RACE[int(np.argmin(_ranked(losses[1].reshape(len(RACE), 2))))]
-    curvature = float(state.curvature)
-    return _Race(best, curvature if np.isfinite(curvature) else 1.0, stretch.passes)
+    steps = stretch.passes * course.total
+    rates = lambda step: np.repeat(RACE, 2) * (1 - step / steps)
+    place, _ = racers.run(racers.begin(start[columns], curvature), stretch, rates)
+    best = RACE[int(np.argmin(_ranked(place.loss.reshape(len(RACE), 2))))]
+    seen = float(place.state.curvature)
+    return _Race(best, seen if np.isfinite(seen) else curvature, stretch.passes)
 
 
 def _ranked(losses: Float[np.ndarray, "r 2"]) -> Float[np.ndarray, " r"]:

@@ -1,11 +1,10 @@
 """What is minimised: a quadratic of every vector that is known exactly, and a sum over batches."""
 
 import abc
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from linmodels._observations import Batch
 
@@ -28,19 +27,11 @@ class AbstractObjective(eqx.Module):
     """p: 1, or 0 at flat coordinates"""
 
     @abc.abstractmethod
-    def drawn(self, batch: Batch) -> PyTree:
-        """What a term needs that is made outside jit."""
-
-    @abc.abstractmethod
     def term(
         self,
         batch: Batch,
-        drawn: PyTree,
+        drawn: Float[Array, "k N"] | None,
         x: Float[Array, "k r"],
         probe: Float[Array, "1 r"],
     ) -> Term:
-        """One batch's part; inside jit."""
-
-    @abc.abstractmethod
-    def of(self, columns: Sequence[int]) -> "AbstractObjective":
-        """The same for some of the vectors, in this order."""
+        """One batch's part, with what was drawn for it outside jit, if anything; inside jit."""

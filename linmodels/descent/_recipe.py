@@ -4,7 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Float
 
 MOMENTUM = 0.9
 """Of Nesterov's method."""
@@ -16,8 +19,8 @@ class Recipe(eqx.Module):
     """An optimiser and what is done with its iterates.
 
     Args:
-        optimiser: any of optax's, at its own learning rate; Nesterov's momentum of 0.9 at an
-            automatic one where None.
+        optimiser: any of optax's that needs but gradients and parameters, at its own learning rate;
+            Nesterov's momentum of 0.9 at an automatic one where None.
         averaging: weight of a step's iterate in the average that is the answer, such as `polyak`;
             the last iterate, at steps that fall linearly to 0, where None.
         clip: a vector's gradient is cut to this many times its own recent size.
@@ -38,6 +41,8 @@ class Recipe(eqx.Module):
                 f"optimiser must be one of optax's, such as optax.adam(1e-2), got "
                 f"{self.optimiser!r}."
             )
+        if self.optimiser is not None:
+            _require_usable(self.optimiser)
         if self.averaging is not None and not callable(self.averaging):
             raise ValueError(
                 f"averaging must be a function of the step such as polyak, got {self.averaging!r}."
@@ -61,3 +66,18 @@ class Recipe(eqx.Module):
 
 
 _NESTEROV = optax.sgd(1.0, momentum=MOMENTUM, nesterov=True)
+
+
+def _require_usable(optimiser: optax.GradientTransformation) -> None:
+    vector = jax.ShapeDtypeStruct((2,), jnp.float32)
+
+    def step(x: Float[Array, " r"]) -> Any:
+        return optimiser.update(x, optimiser.init(x), x)
+
+    try:
+        jax.eval_shape(step, vector)
+    except TypeError as error:
+        raise ValueError(
+            f"optimiser needs more than gradients and parameters: {error}. Give one such as "
+            "optax.adam(1e-2)."
+        ) from None

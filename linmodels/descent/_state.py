@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
@@ -21,7 +22,7 @@ class DescentState(eqx.Module):
     Attributes:
         x: iterates, (k, r).
         average: of them, (k, r); None where the last iterate is the answer.
-        optimiser: optax's state.
+        optimiser: optax's state, with a leading axis k: every vector has its own.
         size: recent ‖gradient‖ of every vector, (k,); 0 at the start.
         curvature: the largest seen yet, 1 + λmax of a minibatch's Hessian scaled to all data.
         probe: the direction it was seen in, (1, r).
@@ -43,7 +44,7 @@ class DescentState(eqx.Module):
 
     def at_rest(self, transformation: optax.GradientTransformation) -> "DescentState":
         """With nothing remembered by the optimiser, and no loss."""
-        fresh = transformation.init(self.x), jnp.zeros_like(self.loss)
+        fresh = jax.vmap(transformation.init)(self.x), jnp.zeros_like(self.loss)
         return eqx.tree_at(lambda s: (s.optimiser, s.loss), self, fresh)
 
 
@@ -58,12 +59,12 @@ def begun(
     """Before the first step."""
     zeros, largest = jnp.zeros(len(x), x.dtype), jnp.asarray(curvature, x.dtype)
     average = x if averaged else None
-    return DescentState(x, average, transformation.init(x), zeros, largest, probe, zeros)
+    return DescentState(x, average, jax.vmap(transformation.init)(x), zeros, largest, probe, zeros)
 
 
 @eqx.filter_jit
 def looked(
-    objective: AbstractObjective, batch: Batch, drawn: PyTree, state: DescentState, total: Any
+    objective: AbstractObjective, batch: Batch, drawn: Array | None, state: DescentState, total: Any
 ) -> DescentState:
     """The state after another look at the curvature of a batch."""
     curved = objective.term(batch, drawn, state.x, state.probe).curved
@@ -74,7 +75,7 @@ def looked(
 def stepped(
     objective: AbstractObjective,
     batch: Batch,
-    drawn: PyTree,
+    drawn: Array | None,
     state: DescentState,
     rate: Float[Any, " k"],
     weight: Any,
@@ -89,11 +90,11 @@ def stepped(
     Args:
         objective: what is minimised.
         batch: the data of the step.
-        drawn: as the objective draws for them.
+        drawn: noise of its rows, where the objective needs it.
         state: before.
         rate: of every vector; over the curvature where automatic.
         weight: of the new iterate in the average.
-        total: the number of batches, by which a batch's part is scaled; an array.
+        total: all data over the batch's, by which its part is scaled; an array.
         transformation: the optimiser.
         automatic: whether its learning rate is 1.
         clip: see `Recipe`.
@@ -103,7 +104,7 @@ def stepped(
     penalised, centre = objective.penalised * state.x, objective.penalised * objective.centre
     offset = penalised - centre
     gradient, size = _clipped(total * term.gradient + offset, state.size, clip)
-    updates, optimiser = transformation.update(gradient, state.optimiser, state.x)
+    updates, optimiser = jax.vmap(transformation.update)(gradient, state.optimiser, state.x)
     rate = rate / state.curvature if automatic else rate
     x = state.x + rate.astype(state.x.dtype)[:, None] * updates
     average = state.average

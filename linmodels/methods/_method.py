@@ -130,7 +130,7 @@ class AbstractSystem(eqx.Module):
     def solve(
         self, alpha: Float[Any, " L"], beta: Float[Any, " C"], start: PyTree = None
     ) -> Solution:
-        """The evidence and the posterior there; a `start` may help, and decides nothing."""
+        """The evidence and the posterior there; a `start` changes them by less than their error."""
 
     def nearby(
         self, start: PyTree

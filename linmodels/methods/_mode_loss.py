@@ -1,9 +1,8 @@
 """The penalised log-likelihood as a sum over batches, to be minimised with its sign changed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,15 +29,12 @@ class PenalisedLikelihood(AbstractObjective):
     mean: PyTree
     """μ"""
 
-    def drawn(self, batch: Batch) -> None:
-        """Nothing."""
-
     def parameters(self, x: Float[Array, " r"]) -> PyTree:
         """θ."""
         return jax.tree.map(jnp.add, self.mean, self.factor.parameters(self.scale * x))
 
     def term(
-        self, batch: Batch, drawn: PyTree, x: Float[Array, "k r"], probe: Float[Array, "1 r"]
+        self, batch: Batch, drawn: None, x: Float[Array, "k r"], probe: Float[Array, "1 r"]
     ) -> Term:
         """−Σ w log p of a batch and its gradient; the curvature is the first vector's."""
         data = batch.observations()
@@ -56,10 +52,6 @@ class PenalisedLikelihood(AbstractObjective):
         both = jax.vmap(lambda leaf: weighted(data, leaf))(both)
         pulled = jax.vmap(self.factor.cofactors)(transpose_products(data.design, both)) * self.scale
         return Term(jax.vmap(loss)(outputs), pulled[:-1], pulled[-1:])
-
-    def of(self, columns: Sequence[int]) -> "PenalisedLikelihood":
-        """The same for some of the vectors."""
-        return eqx.tree_at(lambda o: o.centre, self, self.centre[np.asarray(columns)])
 
 
 def _appended(block: Float[Array, "k *n"], row: Float[Array, "*n"]) -> Float[Array, "k1 *n"]:

@@ -14,8 +14,8 @@ from linmodels._observations import Data, Observations, example_batch, num_batch
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS
 from linmodels._whitening import explain_non_finite, gaussian
-from linmodels.descent import AbstractObjective, Descended, DescentState, Recipe, descend
-from linmodels.krylov import Recurrence, block_cg
+from linmodels.descent import DescentState, Recipe, descend
+from linmodels.krylov import BlockSolution, Recurrence, block_cg
 from linmodels.methods._equations import Equations
 from linmodels.methods._look import look_once
 from linmodels.methods._method import (
@@ -27,6 +27,7 @@ from linmodels.methods._method import (
 )
 from linmodels.methods._mode_loss import descended_mode
 from linmodels.methods._sampling_losses import (
+    Loss,
     gradient_variances,
     noise_in_fit,
     noise_in_regulariser,
@@ -53,8 +54,9 @@ class SampleThenOptimise(AbstractMethod):
     `Batched` data, in a fresh order each pass; rows of `RowSlices` are shuffled one by one. Steps
     follow from the curvature of the minibatches and a race; each descent ends with steps that fall
     to 0, or with an average. A few passes of block conjugate gradients then take out what noise of
-    minibatches has left, and tell how large the error was; as long as that is too large, another
-    descent of twice as many passes follows.
+    minibatches has left, and tell how large the error was. Where that is too large another descent
+    of twice as many passes follows, and so on; once one gains nothing, conjugate gradients go on
+    alone.
 
     For many more parameters that matter (γ) than ten times the samples times the passes that can be
     paid for; with fewer, `BlockCG` is more accurate after as many passes.
@@ -63,15 +65,16 @@ class SampleThenOptimise(AbstractMethod):
         noise_in: "regulariser" (L′, whose gradients vary less unless leverages are large) or "fit"
             (L); both have the same minimisers.
         passes: of the one descent; doubled from 8 as long as it takes where None.
-        optimiser: any of optax's, at its own learning rate; Nesterov's momentum of 0.9 at an
-            automatic one where None.
+        optimiser: any of optax's that needs but gradients and parameters, at its own learning rate;
+            Nesterov's momentum of 0.9 at an automatic one where None. It begins anew with every
+            descent: schedules go with a given number of `passes`.
         averaging: weight of every step's iterate in the average that a descent ends with, such as
             `linmodels.descent.polyak` or `linmodels.descent.geometric(0.01)`; where None, the last
             iterate counts, and steps of the automatic optimiser fall linearly to 0.
         clip: a vector's gradient is cut to this many times its own recent size.
         tolerance: ε², the mean squared error of a deviation in the H-norm over γ; 1/(8k) where
             None.
-        max_passes: over the data before giving up.
+        max_passes: over the data before giving up, beside those of a first look and check.
         callback: called with the passes of a descent so far and its `DescentState`, whose iterates
             are whitened coordinates of the deviations and, last, of the mean.
 
@@ -164,7 +167,7 @@ def _reason(data: Data, size: int, example: Observations) -> str:
 class _Descent(AbstractSolver):
     """Descents, each followed by a few passes of block conjugate gradients."""
 
-    loss: Callable[[Equations], AbstractObjective]
+    loss: Callable[[Equations], Loss]
     passes: int | None
     recipe: Recipe
     callback: Callable[[int, DescentState], None] | None
@@ -173,30 +176,33 @@ class _Descent(AbstractSolver):
 
     def solve(self, equations, begin, limit, hint, *, quadrature) -> Solved:
         """See `AbstractSolver.solve`; the hint is the step that a race has found."""
-        recurrence, spent, cut = _looked(equations) if quadrature else (NO_RECURRENCE, 0, False)
-        x, rate = (equations.draws if begin is None else begin), hint and hint.rate
-        passes = self.passes or FIRST
-        while True:
-            passes = max(min(passes, limit - spent - CHECK), 1)
-            descended = self._descended(equations, x, passes, rate, spent)
-            checked = equations.solve(descended.value, CHECK, None)
-            spent += descended.passes + checked.progress.passes
-            over = self.passes is not None or spent >= limit
-            if over or checked.result in (RESULTS.successful, RESULTS.non_finite):
+        looked = _looked(equations) if quadrature else _Looked(NO_RECURRENCE, 0, False)
+        begin = equations.draws if begin is None else begin
+        rate = None if hint is None else hint.rate
+        first = min(self.passes or FIRST, max(limit - looked.passes - CHECK, 1))
+        best = self._descended(equations, begin, first, rate)
+        spent, passes = looked.passes + best.passes, 2 * first
+        while self.passes is None and best.unfinished and spent + passes + CHECK <= limit:
+            going = best.hint.rate, best.hint.curvature
+            found = self._descended(equations, best.value, passes, *going, spent=spent)
+            spent, passes = spent + found.passes, 2 * passes
+            if found.error >= best.error:
                 break
-            x, rate, passes = checked.value, descended.rate, 2 * passes
-        progress = checked.progress._replace(passes=spent)
-        hint = _Hint(descended.rate, descended.curvature, descended.loss)
-        return Solved(checked.value, checked.result, progress, recurrence, hint, cut)
+            best = found
+        if self.passes is None and best.unfinished and spent < limit:
+            last = equations.solve(best.value, limit - spent, None)
+            best, spent = best._replace(checked=last), spent + last.progress.passes
+        progress = best.checked.progress._replace(passes=spent)
+        rest = looked.recurrence, best.hint, looked.cut
+        return Solved(best.value, best.checked.result, progress, *rest)
 
     def described(self, equations, value, hint, report) -> SolverReport:
         """With how the descent went, and what gradients of minibatches are like at its end."""
         assert isinstance(hint, _Hint)
         order = np.random.default_rng(np.asarray(jax.random.key_data(self.key)))
         variances = gradient_variances(equations, value, order)
-        return replace(
-            report, descent=DescentReport(hint.rate, hint.curvature, hint.loss, variances)
-        )
+        went = DescentReport(hint.rate, hint.curvature, hint.loss, variances)
+        return replace(report, descent=went)
 
     def _descended(
         self,
@@ -204,18 +210,51 @@ class _Descent(AbstractSolver):
         x: Float[Array, "k1 r"],
         passes: int,
         rate: float | None,
-        spent: int,
-    ) -> Descended:
-        return descend(
-            self.loss(equations),
+        curvature: float = 1.0,
+        *,
+        spent: int = 0,
+    ) -> "_Checked":
+        """One descent, and the passes that check it."""
+        objective, drawn = self.loss(equations)
+        descended = descend(
+            objective,
             equations.model.data,
             x,
             passes=passes,
             recipe=self.recipe,
             key=jax.random.fold_in(self.key, spent),
+            drawn=drawn,
             rate=rate,
+            curvature=curvature,
             callback=self.callback,
         )
+        checked = equations.solve(descended.value, CHECK, None)
+        hint = _Hint(descended.rate, descended.curvature, descended.loss)
+        return _Checked(checked, descended.passes + checked.progress.passes, hint)
+
+
+class _Checked(NamedTuple):
+    """A descent and the conjugate gradients behind it."""
+
+    checked: BlockSolution
+    passes: int
+    hint: "_Hint"
+
+    @property
+    def value(self) -> Float[Array, "k1 r"]:
+        """x."""
+        return self.checked.value
+
+    @property
+    def error(self) -> float:
+        """Σ‖e‖²_H of the deviations, as far as it is known."""
+        progress = self.checked.progress
+        return float(np.minimum(progress.error, progress.measure.residual**2)[:-1].sum())
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether more passes might help."""
+        return bool(self.checked.result == RESULTS.max_passes_reached)
 
 
 class _Hint(NamedTuple):
@@ -226,11 +265,18 @@ class _Hint(NamedTuple):
     loss: Float[np.ndarray, " k1"]
 
 
-def _looked(equations: Equations) -> tuple[Recurrence, int, bool]:
-    """A Krylov space of some of the deviations and the mean, its passes, and whether cut short."""
+class _Looked(NamedTuple):
+    """A Krylov space of some of the deviations and the mean."""
+
+    recurrence: Recurrence
+    passes: int
+    cut: bool
+    """whether it has ended before its solve has"""
+
+
+def _looked(equations: Equations) -> _Looked:
     probes = min(MAX_PROBES, len(equations.rhs) - 1)
-    chosen = np.append(np.arange(probes), -1)
-    rule = equations.rule
+    chosen, rule = np.append(np.arange(probes), -1), equations.rule
     solution = block_cg(equations.product, equations.rhs[chosen], rule, max_passes=LOOK)
     cut = bool(solution.result == RESULTS.max_passes_reached)
-    return solution.recurrence, solution.progress.passes, cut
+    return _Looked(solution.recurrence, solution.progress.passes, cut)

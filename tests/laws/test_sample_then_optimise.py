@@ -1,12 +1,17 @@
 """`SampleThenOptimise` draws what `Exact` draws by either loss, and knows how far it is off."""
 
 import dataclasses
+import gc
+import warnings
+import weakref
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
 import numpy as np
 import optax
+import pandas as pd
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -27,7 +32,9 @@ from laws.test_block_cg import EXTREMES, arrays_of
 from laws.tolerances import working_epsilon
 from linmodels._observations import shuffled_batches
 from linmodels.krylov import IdentityRoot, block_cg
+from linmodels.methods._equations import Point, primal_equations
 from linmodels.methods._samples import truncated_log_determinant
+from linmodels.methods._sampling_losses import noise_in_fit
 from linmodels.methods.stopping import PrimalRule
 
 LAYOUTS = [
@@ -231,6 +238,112 @@ def test_too_long_steps_are_halved():
     assert trace.squares.max() <= 64 * 8 * working_epsilon() ** 2 * trace.spectrum[-1] * 20**2
 
 
+def test_averages_count_no_undone_steps():
+    """After halvings Polyak's average is that of the iterates since the start: at most 4/T of it.
+
+    Errors contract by a half a step, so that their sum is below twice the first; its weight is 1/T.
+    """
+    diverging = {"optimiser": optax.sgd(24 / 28.5), "averaging": lm.descent.polyak}
+    data = simple_data(batch_size=64)
+    start = Trace(lm.SampleThenOptimise(optimiser=optax.sgd(0.0)), data, 1)
+    trace = Trace(lm.SampleThenOptimise(**diverging), data, 400)
+    assert trace.descent.rate == 2**-4
+    assert trace.squares.max() <= (4 / 360) ** 2 * start.squares.max()
+
+
+@pytest.mark.slow
+def test_another_descent_never_makes_it_worse():
+    """The best of all checks is kept, and conjugate gradients end what descents do not."""
+    x = np.asarray(jax.random.normal(jax.random.key(0), (200, 60))) * np.logspace(0, 1.5, 60)
+    rows = lm.RowSlices(x.astype(np.float32), x[:, 0].astype(np.float32), batch_size=20)
+    data, errors = lm.Batched(rows, observe_known), []
+    for limit in (30, 60, 120, 240):
+        method = lm.SampleThenOptimise(tolerance=1e-9, max_passes=limit)
+        fit = lm.infer(data, PRIOR, method=method, num_samples=4, key=KEY, throw=False)
+        errors.append(fit.solver.estimate)
+        assert fit.solver.passes <= limit + 1
+    assert max(errors[2:]) <= 1e-9 < min(errors[:2])
+
+
+def test_every_vector_is_on_its_own():
+    """Also with an optimiser that takes norms: the mean alone is the mean among others."""
+    optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.01))
+    data, ends = simple_data(), []
+    for count in (1, 8):
+        keep = lambda passes, state: ends.append(np.asarray(state.x[-1]))
+        method = lm.SampleThenOptimise(passes=4, optimiser=optimiser, callback=keep)
+        lm.infer(data, PRIOR, method=method, num_samples=count, key=KEY, throw=False)
+    np.testing.assert_allclose(ends[1], ends[3], rtol=1e-4)
+
+
+@pytest.mark.parametrize("noise", ["fit", "regulariser"])
+def test_nothing_compiles_anew_nor_is_kept(noise, caplog):
+    """For other data of the same shapes."""
+    method, alive = lm.SampleThenOptimise(noise, passes=2), []
+    for _ in range(2):
+        data = simple_data()
+        alive.append(weakref.ref(data.batches))
+        caplog.clear()
+        with jax.log_compiles(), warnings.catch_warnings():
+            lm.infer(data, PRIOR, method=method, num_samples=2, key=KEY, throw=False)
+    assert not [r for r in caplog.records if r.message.startswith("Compiling")]
+    del data
+    gc.collect()
+    assert not any(batches() for batches in alive)
+
+
+class Scaled(lm.RowSlices):
+    """Rows that are made from others."""
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x / 255, y
+
+
+def test_batches_of_a_subclass_are_its_own():
+    """They come in another order, as they are."""
+    x, y = whole(simple_data())
+    rows = Scaled((255 * x).astype(np.float32), y.astype(np.float32), batch_size=8)
+    seen = list(shuffled_batches(lm.Batched(rows, observe_known), np.random.default_rng(0)))
+    assert sorted(int(batch.first) for batch in seen) == list(range(0, 64, 8))
+    for batch in seen:
+        place = int(batch.first)
+        np.testing.assert_allclose(batch.arguments[0], x[place : place + 8], rtol=1e-5)
+
+
+def test_rows_of_lists_and_tables_are_taken_by_place():
+    table = pd.Series([1.0, 2.0, 3.0], index=[2, 0, 1], dtype=np.float32)
+    rows = lm.RowSlices([[1.0], [2.0], [3.0]], table, batch_size=2)
+    (batch, *_) = shuffled_batches(lm.Batched(rows, observe_known), np.random.default_rng(1))
+    np.testing.assert_array_equal(batch.arguments[0][:, 0], batch.arguments[1])
+
+
+_term = eqx.filter_jit(lambda objective, *arguments: objective.term(*arguments))
+
+
+def test_padding_has_no_loss():
+    """Of 9 rows in batches of 4, in any order: the loss of all is that of one batch."""
+    x, y = whole(simple_data())
+    rows = lm.RowSlices(x[:9].astype(np.float32), y[:9].astype(np.float32), batch_size=4)
+    losses = []
+    for size in (4, 9):
+        data = lm.Batched(lm.RowSlices(*rows.arrays, batch_size=size), observe_known)
+        system = lm.SampleThenOptimise("fit").prepare(data, PRIOR, num_samples=2, key=KEY)
+        design, one = system.model.design(np.ones(1), np.ones(1)), np.ones(1)
+        equations = primal_equations(
+            system.model, Point(one, one), design, IdentityRoot(), tolerance=0.1
+        )
+        objective, drawn = noise_in_fit(equations)
+        for seed in range(3):
+            batches = shuffled_batches(data, np.random.default_rng(seed))
+            terms = [
+                _term(objective, batch, drawn(batch), objective.centre, objective.centre[:1])
+                for batch in batches
+            ]
+            losses.append(sum(np.asarray(term.loss) for term in terms))
+    np.testing.assert_allclose(losses, np.broadcast_to(losses[-1], (6, 3)), rtol=1e-5)
+
+
 def test_misuse():
     data = simple_data()
     with pytest.raises(ValueError, match=r"num_samples of at least 1"):
@@ -243,6 +356,8 @@ def test_misuse():
         lm.SampleThenOptimise(max_passes=0)
     with pytest.raises(ValueError, match="clip must be positive, got -1"):
         lm.SampleThenOptimise(clip=-1.0)
+    with pytest.raises(ValueError, match="optimiser needs more than gradients and parameters"):
+        lm.SampleThenOptimise(optimiser=optax.lbfgs())
     with pytest.raises(ValueError, match="rate must be between 0 and 1, got 2"):
         lm.descent.geometric(2.0)
     data = simple_data(size=40)
