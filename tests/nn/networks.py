@@ -39,7 +39,8 @@ def _is_shape(leaf):
 def _filled(leaf):
     if not _is_shape(leaf):
         return leaf
-    return jnp.asarray(normal(*leaf.shape) if leaf.dtype == np.float32 else 1, leaf.dtype)
+    floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+    return jnp.asarray(normal(*leaf.shape) if floating else 1, leaf.dtype)
 
 
 def applied(network, inputs, *, filter_spec=eqx.is_inexact_array, **rest):
