@@ -3,8 +3,10 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax as lx
 import pytest
 
+import linmodels as lm
 from linmodels_nn import linearise
 from nn.networks import made, normal
 
@@ -63,6 +65,22 @@ def test_a_curvature_product_costs_four_passes_a_vector(build, x):
     assert few <= 4.2 * 8 * forward
     assert many <= 4.2 * 16 * forward
     assert few - (many - few) <= 1.5 * forward
+
+
+def test_exact_error_bars_take_a_gradient_an_output():
+    """Rows of the Jacobian are made example by example, not by passes over all examples."""
+    network, x = made(eqx.nn.MLP, 3, 2, 4, 1), normal(12, 3)
+    linearised, rows, parameters = linearise(network), 24, 26
+    factor = lx.IdentityLinearOperator(jax.ShapeDtypeStruct((parameters,), jnp.float32))
+    none = jax.tree.map(lambda w: jnp.zeros((0, *w.shape)), linearised.parameters)
+    posterior = lm.Posterior(linearised.parameters, none, factor, lm.Gaussian(1.0))
+    std = lambda linearised, posterior, x: linearised.predict(posterior, x).std()
+    rows_alone, _ = counted(lambda design: design.as_matrix(), linearised.jacobian(x))
+    operations, _ = counted(std, linearised, posterior, x)
+    forward, _ = counted(lambda linearised, x: linearised.outputs(x), linearised, x)
+    squares = 2 * rows * parameters
+    assert rows_alone <= 10 * forward
+    assert operations <= rows_alone + squares + 10 * forward
 
 
 @pytest.mark.slow  # compiles for long
