@@ -67,7 +67,8 @@ class Linearised(eqx.Module):
             weights: (n,), how often an example counts.
 
         Raises:
-            ValueError: as `jacobian` and `lm.Observations`.
+            ValueError: as `jacobian` and `lm.Observations`; an offset that is not finite, as
+                the network's outputs or their gradients are not.
         """
         design = self.jacobian(inputs)
         return lm.Observations(design, targets, likelihood, _offset(design), weights)

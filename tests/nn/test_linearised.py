@@ -95,6 +95,15 @@ def test_bad_inputs_and_outputs_are_named():
         linearise(lambda w, x: jnp.argmax(w * x), jnp.ones(3)).jacobian(drawn(N, 3))
 
 
+def test_outputs_that_are_not_finite_are_named_with_their_batch():
+    linearised, x = linearise(mlp()), drawn(10, 3)
+    x[5, 0] = np.nan
+    rows = lm.RowSlices(x, drawn(10, 2), batch_size=4)
+    data = lm.Batched(rows, linearised.observe(lm.Gaussian(1.0)))
+    with pytest.raises(ValueError, match=r"batch 1: offset must be finite; entry \(1, 0\) is nan"):
+        lm.infer(data, lm.GaussianPrior(1.0), method=lm.Exact(), num_samples=0)
+
+
 def test_the_parts_of_a_batch_become_the_input():
     linearised, inputs, _ = CASES["dicts in and out"]()
     targets = {"total": drawn(N), "each": drawn(N, 3)}
