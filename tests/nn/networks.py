@@ -194,6 +194,22 @@ def function():
     return Case(linearise(f, weights, batched=True), x, lambda theta: f(theta, x))
 
 
+class AllAtOnce(eqx.Module):
+    """A layer that takes a batch."""
+
+    matrix: jax.Array
+    power: int
+
+    def __call__(self, x):
+        return jnp.tanh(x @ self.matrix) ** self.power
+
+
+def all_at_once():
+    network, x = AllAtOnce(jnp.asarray(normal(3, 2)), 2), normal(N, 3)
+    direct = lambda theta: jnp.tanh(x @ theta.matrix) ** 2
+    return Case(linearise(network, batched=True), x, direct)
+
+
 def attention():
     return applied(made(Attention), TOKENS)
 
@@ -208,5 +224,6 @@ CASES: dict[str, Callable[[], Case]] = {
     "(2, 2)": square,
     "last layer": last_layer,
     "low rank": low_rank,
+    "all examples at once": all_at_once,
     "function": function,
 }
