@@ -18,7 +18,7 @@ class Jacobian(AbstractMatrixFreeOperator):
     $Jv$ is a product in forward mode, $J^\top u$ one in reverse mode, of 2 forward passes each.
     Blocks of vectors by `jax.vmap(operator.mv)` share the pass at $w$ itself, so that
     $J^\top B J$ with $k$ vectors costs $1 + 4k$ passes. It holds the activations of one pass,
-    and those of a layer or two for every vector: smaller batches need less.
+    and about four of the largest layer for every vector: smaller batches need less.
 
     >>> import jax.numpy as jnp
     >>> operator = Jacobian(lambda w, x: w**2 * x, jnp.array([3.0]), jnp.array([[1.0], [2.0]]))
