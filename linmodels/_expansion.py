@@ -37,13 +37,13 @@ def expanded(data: Data, point: Point) -> Data:
     return data.observed_by(_Expanded(data.observe), *data.shared, point)
 
 
-def at_prior_mean(data: Data, prior: GaussianPrior, curvature_at: PyTree = None) -> Data:
+def at_prior_mean(data: Data, prior: GaussianPrior) -> Data:
     """The data expanded at the prior mean; themselves where their noise is Gaussian."""
     example = example_batch(data)
     if not isinstance(example.likelihood, AbstractCurved):
         return data
     structure = parameter_structure(example.design.in_structure())
-    return expanded(data, Point(prior_mean(prior, structure), curvature_at))
+    return expanded(data, Point(prior_mean(prior, structure)))
 
 
 def prior_mean(prior: GaussianPrior, structure: PyTree) -> PyTree:

@@ -96,6 +96,7 @@ def infer(
         key: of the draws: the same key gives the same draws, whatever the batching or precision.
         curvature_at: θ at which the curvature of the likelihood is taken for samples, evidence and
             the g-prior, shaped as θ; the mode (and the prior mean for the g-prior) where None.
+            The search of the mode begins there, if the prior's factor is diagonal.
         throw: raise where the result is not successful; outside jit only.
 
     Returns:

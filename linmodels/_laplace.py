@@ -7,10 +7,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax as lx
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from linmodels._arrays import is_traced, parameter_structure, shaped_like, size_of
+from linmodels._arrays import is_traced, parameter_structure, ravel, shaped_like, size_of
 from linmodels._expansion import Point, at_prior_mean, expanded, log_likelihood, prior_mean
 from linmodels._mode import Mode, find_mode
 from linmodels._observations import Data, Observations, example_batch
@@ -74,7 +75,8 @@ def _around_the_mode(
     structure = parameter_structure(example.design.in_structure())
     if curvature_at is not None:
         curvature_at = shaped_like(curvature_at, structure, "curvature_at", "θ")
-    start = at_prior_mean(data, prior, curvature_at)
+    named = None if curvature_at is None else Point(curvature_at)
+    start = at_prior_mean(data, prior) if named is None else expanded(data, named)
     first = method.prepare(start, prior, num_samples=num_samples, key=key)
     return LaplaceSystem(
         prior=first.prior,
@@ -107,7 +109,7 @@ class LaplaceSystem(AbstractSystem):
     """at the start"""
 
     def scales(self) -> Scales:
-        """Starts and caps, from the expansion at the prior mean."""
+        """Starts and caps, from the expansion at the prior mean, or where the curvature is."""
         return self.first_scales
 
     def evaluate(
@@ -183,13 +185,30 @@ class LaplaceSystem(AbstractSystem):
         return self.method.prepare(data, self.prior, **arguments)
 
     def _first_mode(self, precision: Float[np.ndarray, " r"]) -> Mode:
-        zero, mean = np.zeros(len(precision)), prior_mean(self.prior, self.structure)
-        found = self.method.approach_mode(self.data, self.prior, precision, zero, self.key)
+        start, mean = (
+            self._first_coordinates(len(precision)),
+            prior_mean(self.prior, self.structure),
+        )
+        found = self.method.approach_mode(self.data, self.prior, precision, start, self.key)
         if not found.any():
             return Mode(mean, found, RESULTS.successful, 0)
         dtype = jnp.result_type(*jax.tree.leaves(mean))
         move = factor_of(self.prior, self.structure).parameters(jnp.asarray(found, dtype))
         return Mode(jax.tree.map(jnp.add, mean, move), found, RESULTS.successful, 0)
+
+    def _first_coordinates(self, size: int) -> Float[np.ndarray, " r"]:
+        """F⁻¹(θ₀ − μ) where the caller names θ₀ and F is diagonal, else 0.
+
+        The likelihood may be far from quadratic between there and the prior mean: outputs of a
+        linearised network without their weights are like none that it was trained to.
+        """
+        operator = factor_of(self.prior, self.structure).operator
+        if self.curvature_at is None or not (operator is None or lx.is_diagonal(operator)):
+            return np.zeros(size)
+        mean = prior_mean(self.prior, self.structure)
+        away = np.asarray(ravel(self.curvature_at), np.float64) - np.asarray(ravel(mean))
+        root = np.ones(size) if operator is None else np.asarray(lx.diagonal(operator), np.float64)
+        return np.divide(away, root, out=np.zeros(size), where=root != 0)
 
     def _terms(self, mode: Mode, terms: EvidenceTerms, alpha: np.ndarray) -> EvidenceTerms:
         """Laplace's evidence from that of the expansion, less its constant, fit and penalty."""

@@ -22,6 +22,7 @@ from linmodels.likelihoods import (
     Gaussian,
     Poisson,
 )
+from linmodels.operators import AbstractMatrixFreeOperator
 
 ROWS_AT_ONCE = 1_024
 
@@ -190,9 +191,10 @@ class Prediction(eqx.Module):
 
 
 def design_rows(design: lx.AbstractLinearOperator) -> Float[Array, "N d"]:
-    """Φ as a matrix, by products with Φ or Φᵀ, whichever are fewer."""
+    """Φ as a matrix, as its operator makes it; by products with Φᵀ where lineax would take more."""
     size = design.out_size()
-    if isinstance(design, lx.MatrixLinearOperator) or design.in_size() <= size:
+    knows_how = isinstance(design, lx.MatrixLinearOperator | AbstractMatrixFreeOperator)
+    if knows_how or design.in_size() <= size:
         return jnp.asarray(design.as_matrix())
     structure = design.out_structure()
     dtype = jnp.result_type(*jax.tree.leaves(structure))

@@ -10,6 +10,7 @@ DOCUMENTS = [
     "README.md",
     "docs/getting-started.md",
     "docs/how-it-works.md",
+    "docs/networks.md",
     "docs/which-method.md",
 ]
 

@@ -30,10 +30,16 @@ class AbstractMatrixFreeOperator(lx.AbstractLinearOperator):
         require_one_real_dtype(type(self).__name__, self)
 
     def as_matrix(self) -> Float[Array, "a b"]:
-        """The matrix, of shape `(out_size, in_size)`, by one product with each basis vector."""
-        flat, unravel = eqx.filter_eval_shape(ravel_pytree, self.in_structure())
-        basis = jnp.eye(self.in_size(), dtype=flat.dtype)
-        return jax.vmap(lambda v: ravel_pytree(self.mv(unravel(v)))[0], out_axes=1)(basis)
+        """The matrix, of shape `(out_size, in_size)`, by a product for each column or each row."""
+        if self.in_size() <= self.out_size():
+            return _columns(self)
+        return _columns(self.transpose()).T
+
+
+def _columns(operator: lx.AbstractLinearOperator) -> Float[Array, "a b"]:
+    flat, unravel = eqx.filter_eval_shape(ravel_pytree, operator.in_structure())
+    basis = jnp.eye(operator.in_size(), dtype=flat.dtype)
+    return jax.vmap(lambda v: ravel_pytree(operator.mv(unravel(v)))[0], out_axes=1)(basis)
 
 
 def is_operator(x: Any) -> bool:

@@ -402,6 +402,20 @@ def test_the_objective_never_falls():
     assert (np.diff(values) >= -rounding).all()
 
 
+def test_a_search_begins_where_the_curvature_is_held():
+    """Without its weights a network's outputs are far from the likelihood's quadratic."""
+    arrays = random_arrays("poisson", 0)
+    arrays = arrays._replace(mean=arrays.mean + 3, alpha=0.01)
+    data, prior = observations("poisson", arrays), prior_of(arrays)
+    mode = lm.infer(data, prior, method=lm.Exact("primal"), num_samples=0).posterior.mean
+    recorder = Recorder([])
+    lm.infer(data, prior, method=recorder, num_samples=0, curvature_at=mode)
+    outputs = np.tensordot(arrays.design, np.asarray(mode), 1) + arrays.offset
+    for expanded in recorder.expansions:
+        np.testing.assert_allclose(expanded.targets, outputs, rtol=1e-3, atol=1e-3)
+    assert len(recorder.expansions) <= 4  # for the g-prior, a step or two, the posterior
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LIKELIHOODS)
 def test_stochastic_gradients_approach_the_mode(kind):

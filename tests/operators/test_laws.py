@@ -174,6 +174,23 @@ class _BrokenTranspose(_Broken):
         return _Broken(-self.matrix.T)
 
 
+class _Wide(_Broken):
+    """With the matrix that the base class makes of its products."""
+
+    as_matrix = AbstractMatrixFreeOperator.as_matrix
+
+    def transpose(self):
+        return _Wide(self.matrix.T)
+
+
+@pytest.mark.parametrize("shape", [(2, 300), (300, 2), (3, 3)])
+def test_a_matrix_takes_as_many_products_as_the_smaller_side(shape):
+    matrix = normal(0, shape, "float32")
+    np.testing.assert_allclose(_Wide(matrix).as_matrix(), matrix, rtol=1e-6)
+    program = str(jax.make_jaxpr(lambda matrix: _Wide(matrix).as_matrix())(matrix))
+    assert "f32[300,300]" not in program
+
+
 @pytest.mark.parametrize(
     ("wrong", "law"),
     {

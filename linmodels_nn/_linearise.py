@@ -1,0 +1,280 @@
+"""A trained network, and what a linear model needs of it: outputs, offsets and Jacobians."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+import linmodels as lm
+from linmodels_nn.jacobian import Jacobian, evaluate
+
+
+class Linearised(eqx.Module):
+    r"""A network to first order in its parameters around trained ones $\bar w$.
+
+    $f(\theta, x) \approx f(\bar w, x) + J(x)(\theta - \bar w) = o(x) + J(x)\,\theta$, a linear
+    model with the offset $o(x) = f(\bar w, x) - J(x)\bar w$ (Khan et al., 2019; Immer et al.,
+    2021). Made by `linearise`.
+
+    Inputs $x$ are an array or a pytree of arrays whose leading axis counts the n examples;
+    outputs have that axis too, and else their own shape.
+
+    Attributes:
+        function: f(θ, x), of one example, or of a batch where `batched`; frozen parameters and
+            state are its own.
+        parameters: $\bar w$, shaped as θ: arrays where parameters were chosen, None elsewhere.
+        batched: whether the function takes all examples together.
+    """
+
+    function: Callable[[PyTree, PyTree], PyTree]
+    parameters: PyTree[Float[Array, "..."]]
+    batched: bool = eqx.field(static=True)
+
+    def outputs(self, inputs: PyTree) -> PyTree[Float[Array, "n ..."]]:
+        r"""The network's own outputs, $f(\bar w, x)$."""
+        return _outputs(self.jacobian(inputs))
+
+    def offset(self, inputs: PyTree) -> PyTree[Float[Array, "n ..."]]:
+        r"""$o(x) = f(\bar w, x) - J(x)\bar w$, what the linear model adds to $J(x)\theta$."""
+        return _offset(self.jacobian(inputs))
+
+    def jacobian(self, inputs: PyTree) -> Jacobian:
+        r"""$J(x)$, from θ to the outputs: the design of the linear model.
+
+        Raises:
+            ValueError: inputs that share no leading axis; outputs that are not real floats, or of
+                another dtype than the parameters.
+        """
+        return Jacobian(self.function, self.parameters, inputs, batched=self.batched)
+
+    def observations(
+        self,
+        inputs: PyTree,
+        targets: PyTree,
+        likelihood: lm.AbstractLikelihood | None = None,
+        weights: Any = None,
+    ) -> lm.Observations:
+        """The linear model of these examples.
+
+        Args:
+            inputs: x of n examples.
+            targets: y, shaped as the outputs; class numbers where the likelihood takes them.
+            likelihood: of y given the outputs; `lm.Gaussian()` where None.
+            weights: (n,), how often an example counts.
+
+        Raises:
+            ValueError: as `jacobian` and `lm.Observations`; an offset that is not finite, as
+                the network's outputs or their gradients are not.
+        """
+        design = self.jacobian(inputs)
+        return lm.Observations(design, targets, likelihood, _offset(design), weights)
+
+    def observe(
+        self, likelihood: lm.AbstractLikelihood | None = None, inputs: PyTree[int] = 0
+    ) -> "Observe":
+        """The second argument of `lm.Batched`, whose batches are tuples of arrays, targets last.
+
+        The network travels with it as an argument of what is compiled. A function that closes over
+        the network instead would have it compiled in as constants, at length.
+
+        >>> import equinox as eqx, jax, numpy as np, linmodels as lm
+        >>> network = eqx.nn.Linear(2, "scalar", key=jax.random.key(0))
+        >>> rows = lm.RowSlices(np.ones((5, 2), "f"), np.zeros(5, "f"), batch_size=2)
+        >>> lm.Batched(rows, linearise(network).observe(lm.Gaussian(1.0))).num_observations
+        5
+
+        Args:
+            likelihood: of the targets; `lm.Gaussian()` where None.
+            inputs: where in a batch the network's input is: a number, or a pytree of them shaped
+                as the input, such as `{"tokens": 0, "mask": 1}`.
+        """
+        return Observe(self, likelihood, inputs)
+
+    def predict(
+        self,
+        posterior: lm.Posterior,
+        inputs: PyTree,
+        *,
+        likelihood: lm.AbstractLikelihood | None = None,
+    ) -> lm.Prediction:
+        """Predictions whose mean is the network's own output, with the posterior's error bars.
+
+        `posterior.predict(linearised.jacobian(x), linearised.offset(x))` has the mean of the
+        linear model instead.
+
+        Args:
+            posterior: of θ.
+            inputs: x of new examples.
+            likelihood: of the new targets, where it is not that of the fit.
+
+        Raises:
+            ValueError: a posterior of other parameters; as `jacobian`.
+        """
+        nothing = jax.tree.map(jnp.zeros_like, posterior.mean)
+        centred = eqx.tree_at(lambda p: p.mean, posterior, nothing)
+        design = self.jacobian(inputs)
+        return centred.predict(design, _outputs(design), likelihood=likelihood)
+
+
+class Observe(eqx.Module):
+    """Batches as observations of a linearised network; see `Linearised.observe`."""
+
+    linearised: Linearised
+    likelihood: lm.AbstractLikelihood | None
+    inputs: PyTree[int]
+
+    def __call__(self, *arrays: Any) -> lm.Observations:
+        """The observations of one batch."""
+        *leaves, targets = arrays
+        places = jax.tree.leaves(self.inputs)
+        if sorted(places) != list(range(len(leaves))):
+            raise ValueError(
+                f"A batch has {len(arrays)} arrays, the last its targets; the network's input is "
+                f"to be made of those at {places}. Say where each one goes by inputs=."
+            )
+        inputs = jax.tree.map(lambda place: leaves[place], self.inputs)
+        return self.linearised.observations(inputs, targets, self.likelihood)
+
+
+def linearise(
+    network: Callable[..., Any],
+    parameters: PyTree = None,
+    *,
+    state: eqx.nn.State | None = None,
+    filter_spec: PyTree = eqx.is_inexact_array,
+    batched: bool = False,
+) -> Linearised:
+    r"""A trained network as a linear model in its parameters.
+
+    An equinox network is called with one example, `network(x)`, or `network(x, state)` if it has a
+    state, and is left as it is. Any other network is a function `f(parameters, x)`:
+
+    - `linearise(module.apply, variables, filter_spec={"params": True, "batch_stats": False})` for
+      Flax's Linen;
+    - `linearise(lambda w, x: nnx.merge(graph, *w)(x), (weights, rest), filter_spec=(True, False))`
+      for Flax's NNX, after `graph, weights, rest = nnx.split(module, nnx.Param, ...)`;
+    - `linearise(hk.without_apply_rng(hk.transform(f)).apply, weights)` for Haiku.
+
+    >>> import equinox as eqx, jax, jax.numpy as jnp, linmodels as lm
+    >>> network = eqx.nn.MLP(1, "scalar", 8, 1, key=jax.random.key(0))
+    >>> linearised = linearise(network)
+    >>> data = linearised.observations(jnp.ones((3, 1)), jnp.zeros(3), lm.Gaussian(4.0))
+    >>> posterior = lm.infer(data, lm.GaussianPrior(1.0), key=jax.random.key(1)).posterior
+    >>> linearised.predict(posterior, jnp.ones((2, 1))).std().shape
+    (2,)
+
+    Args:
+        network: an equinox network, or, with `parameters`, a function `f(parameters, x)`.
+        parameters: what the function takes first: any pytree, an equinox network among them.
+        state: running statistics and the like of an equinox network, held as they are.
+        filter_spec: which parameters are chosen, as for `equinox.partition`: a function of leaves,
+            or bools for whole branches. All arrays of floats by default; the others are frozen.
+        batched: the network takes all examples at once, and gives outputs for all.
+
+    Raises:
+        ValueError: nothing chosen, or what is no real floating array; layers in training mode; a
+            state that is missing, or that nothing takes.
+    """
+    if not callable(network):
+        raise ValueError(f"network must be callable, got {type(network).__name__}.")
+    _require_inference(network if parameters is None else parameters)
+    if parameters is None:
+        function, parameters = _caller(network, state), network
+    elif state is not None:
+        raise ValueError("state is of an equinox network; give a function's with its parameters.")
+    else:
+        function = network
+    # Statistics that a state began with are no parameters.
+    parameters = jax.tree.map(_as_array, eqx.nn.delete_init_state(parameters))
+    chosen, frozen = eqx.partition(parameters, filter_spec)
+    _require_parameters(chosen)
+    return Linearised(_Frozen(function, frozen), chosen, batched)
+
+
+class _Frozen(eqx.Module):
+    """A function of all parameters as one of those that were chosen."""
+
+    function: Callable[[PyTree, PyTree], PyTree]
+    frozen: PyTree
+
+    def __call__(self, chosen: PyTree, inputs: PyTree) -> PyTree:
+        return self.function(eqx.combine(chosen, self.frozen), inputs)
+
+
+class _WithState(eqx.Module):
+    """Calls a network with its state, whose update is dropped."""
+
+    state: eqx.nn.State
+
+    def __call__(self, network: Callable[..., Any], inputs: PyTree) -> PyTree:
+        fresh = jax.tree.map(lambda leaf: leaf, self.state)  # a state serves one call
+        return network(inputs, fresh)[0]
+
+
+def _call(network: Callable[..., Any], inputs: PyTree) -> PyTree:
+    return network(inputs)
+
+
+def _caller(network: Callable[..., Any], state: eqx.nn.State | None) -> Callable:
+    is_index = lambda node: isinstance(node, eqx.nn.StateIndex)
+    has_state = any(map(is_index, jax.tree.leaves(network, is_leaf=is_index)))
+    if has_state and state is None:
+        raise ValueError(
+            "The network has layers with a state, such as BatchNorm: give it by state=."
+        )
+    if state is not None and not has_state:
+        raise ValueError("state was given, but the network has no layer with a state.")
+    return _call if state is None else _WithState(jax.tree.map(lambda leaf: leaf, state))
+
+
+def _require_inference(network: PyTree) -> None:
+    """Refuses layers that would take batch statistics or drop at random."""
+    for path, layer in _layers(network, ()):
+        harmless = isinstance(layer, eqx.nn.Dropout) and np.all(np.asarray(layer.p) == 0)
+        if not layer.inference and not harmless:
+            name = jax.tree_util.keystr(path) or "network"
+            raise ValueError(
+                f"{name} is a {type(layer).__name__} in training mode: give "
+                "equinox.nn.inference_mode(network)."
+            )
+
+
+def _layers(node: PyTree, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], Any]]:
+    """All layers with a training mode, and where they are."""
+    found = [(path, node)] if hasattr(node, "inference") else []
+    is_layer = lambda x: x is not node and hasattr(x, "inference")
+    for step, leaf in jax.tree_util.tree_leaves_with_path(node, is_leaf=is_layer):
+        if is_layer(leaf):
+            found += _layers(leaf, (*path, *step))
+    return found
+
+
+def _as_array(leaf: Any) -> Any:
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
+def _require_parameters(chosen: PyTree) -> None:
+    leaves = jax.tree_util.tree_leaves_with_path(chosen)
+    if not leaves:
+        raise ValueError("No parameters: filter_spec chooses none of the network's arrays.")
+    for path, leaf in leaves:
+        if not eqx.is_inexact_array(leaf) or jnp.iscomplexobj(leaf):
+            what = f"an array of {leaf.dtype}" if eqx.is_array(leaf) else repr(leaf)
+            raise ValueError(
+                f"filter_spec chooses {jax.tree_util.keystr(path)}, {what}: parameters must be "
+                "arrays of real floats."
+            )
+
+
+@eqx.filter_jit
+def _outputs(jacobian: Jacobian) -> PyTree:
+    return evaluate(jacobian.function, jacobian.parameters, jacobian.inputs, jacobian.batched)
+
+
+@eqx.filter_jit
+def _offset(jacobian: Jacobian) -> PyTree:
+    return jax.tree.map(jnp.subtract, _outputs(jacobian), jacobian.mv(jacobian.parameters))
