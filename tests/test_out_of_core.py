@@ -135,10 +135,13 @@ class Failing(lm.RowSlices):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_reader_that_fails_once(name):
     """The error says which batch it was, and the run goes on from the last step."""
-    states = []
-    straight = learned(name, small_rows(), states.append)
-    reads, rows = [], Failing(small_rows(), 10**9)
-    learned(name, rows, lambda state: reads.append(10**9 - rows.left))
+    states, reads, rows = [], [], Failing(small_rows(), 10**9)
+
+    def keep(state):
+        states.append(state)
+        reads.append(10**9 - rows.left)
+
+    straight = learned(name, rows, keep)
     rows.left, kept = reads[0] + 7, []
     with pytest.raises(OSError, match="Input/output error") as caught:
         learned(name, rows, kept.append)

@@ -311,6 +311,21 @@ def test_batches_of_a_subclass_are_its_own():
         np.testing.assert_allclose(batch.arguments[0], x[place : place + 8], rtol=1e-5)
 
 
+class Unreadable:
+    """An array on a disk that has failed."""
+
+    def __getitem__(self, rows):
+        raise OSError(5, "Input/output error")
+
+
+def test_rows_that_cannot_be_read_are_named():
+    data = simple_data()
+    data.batches.arrays = (Unreadable(), data.batches.arrays[1])
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        next(shuffled_batches(data, np.random.default_rng(0)))
+    assert "while reading 8 rows between" in caught.value.__notes__[0]
+
+
 def test_rows_of_lists_and_tables_are_taken_by_place():
     table = pd.Series([1.0, 2.0, 3.0], index=[2, 0, 1], dtype=np.float32)
     rows = lm.RowSlices([[1.0], [2.0], [3.0]], table, batch_size=2)
