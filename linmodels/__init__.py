@@ -7,6 +7,7 @@ from linmodels import likelihoods as likelihoods
 from linmodels import m_steps as m_steps
 from linmodels import metrics as metrics
 from linmodels import operators as operators
+from linmodels import predictives as predictives
 from linmodels._columns import ColumnMoments as ColumnMoments
 from linmodels._columns import ColumnScaling as ColumnScaling
 from linmodels._columns import block_moments as block_moments

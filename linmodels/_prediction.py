@@ -8,7 +8,7 @@ import numpy as np
 import scipy.special
 from jaxtyping import Array, Float, PyTree
 
-from linmodels import metrics
+from linmodels import metrics, predictives
 from linmodels._arrays import (
     ravel,
     require_single_key,
@@ -129,6 +129,22 @@ class Prediction(eqx.Module):
         """
         return self._expected_targets(Categorical, Bernoulli)
 
+    def probit_probabilities(self) -> PyTree:
+        """The same from means and variances alone: `predictives.categorical_probit` and its like.
+
+        Without the noise of few samples, but approximate: it overstates how unsure classes are
+        where their logits vary together.
+
+        Raises:
+            ValueError: another likelihood, or nothing tells the variance.
+        """
+        kinds = {
+            Categorical: predictives.categorical_probit,
+            Bernoulli: predictives.bernoulli_probit,
+        }
+        self._require(*kinds)
+        return jax.tree.map(kinds[type(self.likelihood)], self.mean, self._variance())
+
     def rate(self) -> PyTree:
         """E[y] for `Poisson`, shaped as the outputs: the mean over the k samples of eᶠ.
 
@@ -137,13 +153,17 @@ class Prediction(eqx.Module):
         """
         return self._expected_targets(Poisson)
 
-    def _expected_targets(self, *kinds: type) -> PyTree:
+    def _require(self, *kinds: type) -> AbstractCurved:
         likelihood = self.likelihood
         if not isinstance(likelihood, AbstractCurved) or not isinstance(likelihood, kinds):
             raise ValueError(
                 f"This is for {' or '.join(kind.__name__ for kind in kinds)} targets, not for "
                 f"{type(likelihood).__name__}."
             )
+        return likelihood
+
+    def _expected_targets(self, *kinds: type) -> PyTree:
+        likelihood = self._require(*kinds)
         draws = jax.vmap(likelihood.expected_targets)(self.samples())
         return jax.tree.map(lambda d: jnp.mean(d, axis=0), draws)
 
