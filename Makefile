@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Two workers share the cores: threads of BLAS would only get in each other's way.
-PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 LAWS := law or hypothesis
 
 .PHONY: demo test slow laws-slow laws-x64 laws-many lint types layers docs benchmarks clean

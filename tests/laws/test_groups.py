@@ -46,7 +46,11 @@ def test_the_weakest_group_is_learned(fits):
     assert not learned.flags
 
 
-@pytest.mark.parametrize("m_step", [lm.m_steps.evidence_bound, lm.m_steps.em_elbo])
+@pytest.mark.parametrize(
+    ("fits", "m_step"),
+    [("primal", lm.m_steps.evidence_bound), ("dual", lm.m_steps.em_elbo)],
+    indirect=["fits"],
+)
 def test_other_steps_end_there_too(fits, m_step):
     """Within what passes for noise: a tenth of γ_l's standard error, and solver error."""
     learned, _, _, arguments = fits

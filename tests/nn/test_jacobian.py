@@ -69,7 +69,10 @@ def test_outputs_offset_and_products_are_those_of_the_dense_jacobian(name):
     assert np.linalg.norm(flat(offset) - (f - dense @ w)) <= scale
 
 
-@pytest.mark.parametrize("name", without_slow(*CASES.keys() - {"MLP", "function"}))
+@pytest.mark.parametrize(
+    "name",
+    ["MLP", "function", pytest.param("convolutions and statistics", marks=pytest.mark.slow)],
+)
 def test_it_obeys_the_laws(name):
     linearised, inputs, _ = CASES[name]()
     check_operator_laws(linearised.jacobian(inputs), key=jax.random.key(0))
