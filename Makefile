@@ -8,13 +8,16 @@ BIN := $(VENV)/bin
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 LAWS := law or hypothesis
 
-.PHONY: demo test slow laws-slow laws-x64 laws-many lint types layers docs benchmarks clean
+.PHONY: demo test test-but-laws slow laws-slow laws-x64 laws-many lint types layers docs benchmarks clean
 
 demo: $(VENV)/package.stamp  ## fit and forecast real data, drawn to demo.png
 	$(BIN)/linmodels demo --out demo.png
 
 test: $(VENV)/development.stamp  ## the fast tests, under five minutes
 	$(PYTEST) -m 'not slow'
+
+test-but-laws: $(VENV)/development.stamp  ## the fast tests that are no laws
+	$(PYTEST) -m 'not (slow or $(LAWS))'
 
 slow: $(VENV)/development.stamp  ## the tests that take longer than a few seconds
 	$(PYTEST) -m slow

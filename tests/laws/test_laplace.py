@@ -417,7 +417,7 @@ def test_a_search_begins_where_the_curvature_is_held():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", LIKELIHOODS)
+@pytest.mark.parametrize("kind", ["categorical", "poisson"])
 def test_stochastic_gradients_approach_the_mode(kind):
     """With exact gradients, one batch: 600 steps at a rate of ¼/L/(1 − μ) or more, ½ on average.
 
@@ -439,7 +439,7 @@ def test_stochastic_gradients_approach_the_mode(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["categorical", "poisson"])
+@pytest.mark.parametrize("kind", ["categorical"])
 def test_stochastic_gradients_on_minibatches(kind):
     """The mode to the tolerance of the last Newton steps, samples to theirs."""
     arrays = random_arrays(kind, 0)

@@ -225,7 +225,7 @@ def test_layers_that_collapse_by_products(side):
 
 
 @pytest.mark.slow
-@STEPS
+@pytest.mark.parametrize("m_step", [lm.m_steps.evidence_bound])
 def test_layers_that_collapse_around_a_mode(m_step):
     """The same of two classes, with the evidence of Laplace's approximation."""
     design, targets, groups = relu_layers(2)

@@ -13,6 +13,8 @@ from nn.networks import normal
 linen = pytest.importorskip("flax.linen", reason="Flax is of the test group of dependencies")
 nnx = pytest.importorskip("flax.nnx")
 
+pytestmark = pytest.mark.slow
+
 N = 5
 
 

@@ -145,7 +145,10 @@ def test_many_outputs_and_few_parameters():
     np.testing.assert_allclose(std(posterior, x), dense, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["(2, 2)", "images", "dicts in and out"])
+@pytest.mark.parametrize(
+    "name",
+    ["(2, 2)", *(pytest.param(n, marks=pytest.mark.slow) for n in ("images", "dicts in and out"))],
+)
 def test_outputs_of_any_shape_equal_the_flattened_network(name):
     linearised, x, _ = CASES[name]()
     one = lambda w, x: ravel_pytree(linearised.function(w, x))[0]
