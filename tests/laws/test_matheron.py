@@ -87,7 +87,11 @@ def test_learns():
 @pytest.mark.parametrize(
     ("solver", "result"),
     [
-        (lx.CG(1e-5, 1e-5, stabilise_every=None, max_steps=1), "max_passes_reached"),
+        pytest.param(
+            lx.CG(1e-5, 1e-5, stabilise_every=None, max_steps=1),
+            "max_passes_reached",
+            marks=pytest.mark.slow,
+        ),
         (lx.CG(0.9, 0.9, stabilise_every=None), "stagnated"),
     ],
     ids=["too few steps", "too lax"],

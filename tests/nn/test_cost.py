@@ -49,6 +49,7 @@ def cost(network, x, count):
     return counted(curvature, linearised.jacobian(x), block)
 
 
+@pytest.mark.slow  # compiles for long
 @pytest.mark.parametrize(
     ("build", "x"),
     [

@@ -186,6 +186,7 @@ class Normalised(eqx.Module):
         return self.last(jnp.tanh(x)), state
 
 
+@pytest.mark.slow
 def test_the_scale_of_normalised_weights_does_not_matter_under_the_g_prior():
     """Appendix E of the paper: W and s W with statistics to match are one network."""
     network, state = made(eqx.nn.make_with_state(Normalised))
