@@ -72,8 +72,12 @@ def evidence_bound(problem):
 
 BOUNDS = pytest.mark.parametrize(
     ("step", "bound"),
-    [(m_steps.em_elbo, held_elbo), (m_steps.evidence_bound, evidence_bound)],
-    ids=["em_elbo", "evidence_bound"],
+    [
+        pytest.param(m_steps.em_elbo, held_elbo, id="em_elbo"),
+        pytest.param(
+            m_steps.evidence_bound, evidence_bound, id="evidence_bound", marks=pytest.mark.slow
+        ),
+    ],
 )
 
 

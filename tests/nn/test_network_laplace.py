@@ -13,6 +13,8 @@ from nn.networks import CASES, mlp, normal, trained_convolutional
 
 KEY = jax.random.key(4)
 
+pytestmark = pytest.mark.slow
+
 
 def arrays():
     random = np.random.default_rng(1)
@@ -39,7 +41,6 @@ def test_it_is_evidence_maximised_for_the_linear_model(regression):
     assert prediction.samples().shape == (3, 4, 2)
 
 
-@pytest.mark.slow
 def test_batches_and_pairs_say_the_same():
     x, y = arrays()
     reports = []
@@ -85,7 +86,6 @@ def test_two_posteriors_on_one_network_do_not_disturb_each_other(regression):
     np.testing.assert_array_equal(regression.predict(normal(4, 3)).std(), before)
 
 
-@pytest.mark.slow
 def test_classes_by_a_network_with_a_state(tmp_path):
     """The curvature is taken at the network's own outputs: H = A + Jᵀ(diag p − ppᵀ)J there."""
     network, state = trained_convolutional()
