@@ -1,8 +1,8 @@
 """Data and prior as products: what a matrix-free method has looked at once."""
 
 import operator
-from collections.abc import Iterable
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -159,11 +159,17 @@ class MatrixFree(eqx.Module):
         self, beta: Float[np.ndarray, " C"], num_samples: int | None = None
     ) -> Float[Array, "k1 N"]:
         """Noise u and, last, targets √β v of all rows; another u for another number than k."""
+        rows_of = self.rows_by_batch(beta, num_samples)
+        parts = [rows_of(batch) for batch in batches(self.data)]
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+
+    def rows_by_batch(
+        self, beta: Float[np.ndarray, " C"], num_samples: int | None = None
+    ) -> Callable[[Batch], Float[Array, "k1 N"]]:
+        """The same of one batch at a time."""
         whole = self.whole_design(beta)
         shift = self._shift() if len(self.flats.index) else None
-        look = partial(self.look, num_samples=num_samples)
-        parts = [look_at_rows(batch, whole, shift, look(batch)) for batch in batches(self.data)]
-        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+        return lambda batch: look_at_rows(batch, whole, shift, self.look(batch, num_samples))
 
     def look(self, batch: Batch, num_samples: int | None = None) -> RowVectors:
         """Whitened targets and noise of one batch at unit noise."""

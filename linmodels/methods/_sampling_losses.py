@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +10,11 @@ from jaxtyping import Array, Float
 
 from linmodels._blocks import square_sums
 from linmodels._observations import Batch, num_batches, shuffled_batches
-from linmodels._products import WhitenedDesign, look_at_rows
+from linmodels._products import WhitenedDesign, backward, normal
 from linmodels._whitening import entry_weights
 from linmodels.descent import AbstractObjective, Term
 from linmodels.methods._equations import Equations
-from linmodels.methods._matrix_free import spread, sum_of
+from linmodels.methods._matrix_free import sum_of
 from linmodels.methods._method import GradientVariances
 
 
@@ -63,16 +62,7 @@ def noise_in_regulariser(equations: Equations) -> Loss:
 def noise_in_fit(equations: Equations) -> Loss:
     """L of all deviations and the mean."""
     objective = SamplingLoss(equations.draws, _penalised(equations), equations.design)
-    return Loss(objective, noise_of(equations))
-
-
-def noise_of(equations: Equations) -> Callable[[Batch], Float[Array, "k1 N"]]:
-    """u and, last, √β v of a batch."""
-    model, shift = equations.model, None
-    whole = model.whole_design(equations.point.beta)
-    if len(model.flats.index):
-        shift = jnp.asarray(spread(model.flats, model.factor.size)[None], equations.draws.dtype)
-    return lambda batch: look_at_rows(batch, whole, shift, model.look(batch))
+    return Loss(objective, equations.model.rows_by_batch(equations.point.beta))
 
 
 def _penalised(equations: Equations) -> Float[Array, " r"]:
@@ -90,7 +80,7 @@ def gradient_variances(
     in expectation: for single rows n tr M − 2n Σ tr M_i H⁻¹M_i.
     """
     model, count = equations.model, num_batches(equations.model.data)
-    noise = noise_of(equations)
+    noise = model.rows_by_batch(equations.point.beta)
     sums = sum_of(
         _gradients(batch, equations.design, x[:-1], noise(batch)[:-1])
         for batch in shuffled_batches(model.data, generator)
@@ -115,9 +105,8 @@ class _Gradients(NamedTuple):
     """‖M_b x‖², ‖M_b x − q_b‖², ‖q_b‖²"""
 
 
-@eqx.filter_jit
-def _gradients(batch: Batch, design: WhitenedDesign, x: Array, rows: Array) -> _Gradients:
-    data = batch.observations()
-    pulled = design.transpose_product(data, design.product(data, x))
-    noise = design.transpose_product(data, rows)
+def _gradients(
+    batch: Batch, design: WhitenedDesign, x: Float[Array, "k r"], rows: Float[Array, "k N"]
+) -> _Gradients:
+    pulled, noise = normal(batch, design, x), backward(batch, design, rows)
     return _Gradients(pulled, noise, tuple(map(square_sums, (pulled, pulled - noise, noise))))
