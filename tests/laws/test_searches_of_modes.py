@@ -1,0 +1,104 @@
+"""How modes of other likelihoods are searched for, against dense Newton steps."""
+
+import numpy as np
+import pytest
+
+import linmodels as lm
+from laws import newton
+from laws.test_laplace import (
+    KEY,
+    Arrays,
+    D,
+    M,
+    N,
+    batched,
+    observations,
+    oracle,
+    prior_of,
+    random_arrays,
+    require_products,
+)
+from laws.tolerances import working_epsilon
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["categorical", "poisson"])
+def test_stochastic_gradients_approach_the_mode(kind):
+    """With exact gradients, one batch: 600 steps at a rate of ¼/L/(1 − μ) or more, ½ on average.
+
+    They contract by e^{-600·1.25 λ/L}; λ/L ≥ 1/100 here. What is left is rounding of gradients,
+    as for the exact method.
+    """
+    arrays = random_arrays(kind, 0, flat=True)
+    truth = oracle(kind, arrays, flat=True)
+    precision = np.where(np.arange(D) == 0, 0, arrays.alpha)
+    data, prior = batched(kind, arrays, N), prior_of(arrays, flat=True)
+    method = lm.SampleThenOptimise(passes=600)
+    found = method.approach_mode(data, prior, precision, np.zeros(D), KEY)
+    units = np.where(np.arange(D) == 0, 1, arrays.root)
+    scaled = truth.precision * units * units[:, None] / np.where(precision > 0, precision, 1)
+    values = np.linalg.eigvalsh(scaled)
+    assert values[-1] / values[0] < 100
+    left = (arrays.mean + units * found - truth.mean) @ np.linalg.cholesky(truth.precision)
+    assert np.linalg.norm(left) <= 80 * N * M * working_epsilon() / 0.07 + np.exp(-7.5) * 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["categorical"])
+def test_stochastic_gradients_on_minibatches(kind):
+    """The mode to the tolerance of the last Newton steps, samples to theirs."""
+    arrays = random_arrays(kind, 0)
+    truth, data, prior = oracle(kind, arrays), batched(kind, arrays, 4), prior_of(arrays)
+    fit = lm.infer(data, prior, method=lm.SampleThenOptimise(), num_samples=8, key=KEY)
+    exact = lm.infer(data, prior, method=lm.Exact(), num_samples=8, key=KEY)
+    require_products(fit, exact, truth, 8)
+
+
+class Recorder(lm.AbstractMethod):
+    """`Exact`, and every expansion that it was asked to solve."""
+
+    expansions: list
+
+    def prepare(self, data, prior, *, num_samples, key):
+        self.expansions.append(data)
+        return lm.Exact("primal").prepare(data, prior, num_samples=num_samples, key=key)
+
+    def for_the_mean(self):
+        return self, 0
+
+    def approach_mode(self, data, prior, precision, start, key):
+        return start
+
+
+def test_the_objective_never_falls():
+    """From a prior mean far off, where whole Newton steps would overshoot."""
+    arrays = random_arrays("poisson", 0)
+    arrays = arrays._replace(mean=arrays.mean + 3, alpha=0.01)
+    recorder = Recorder([])
+    lm.infer(observations("poisson", arrays), prior_of(arrays), method=recorder, num_samples=0)
+    held = Arrays(*(np.asarray(a, np.float64) for a in arrays))
+    values = []
+    for data in recorder.expansions[1:]:  # the first is at the prior mean, for the g-prior
+        outputs = np.asarray(data.targets, np.float64)
+        theta = np.linalg.lstsq(
+            held.design.reshape(-1, D), (outputs - held.offset).ravel(), rcond=None
+        )[0]
+        penalty = 0.5 * held.alpha * np.sum(((theta - held.mean) / held.root) ** 2)
+        values.append(held.weights @ newton.log_prob("poisson", outputs, held.targets) - penalty)
+    rounding = 8 * working_epsilon() * max(abs(values[-1]), 1)
+    assert len(values) > 3
+    assert (np.diff(values) >= -rounding).all()
+
+
+def test_a_search_begins_where_the_curvature_is_held():
+    """Without its weights a network's outputs are far from the likelihood's quadratic."""
+    arrays = random_arrays("poisson", 0)
+    arrays = arrays._replace(mean=arrays.mean + 3, alpha=0.01)
+    data, prior = observations("poisson", arrays), prior_of(arrays)
+    mode = lm.infer(data, prior, method=lm.Exact("primal"), num_samples=0).posterior.mean
+    recorder = Recorder([])
+    lm.infer(data, prior, method=recorder, num_samples=0, curvature_at=mode)
+    outputs = np.tensordot(arrays.design, np.asarray(mode), 1) + arrays.offset
+    for expanded in recorder.expansions:
+        np.testing.assert_allclose(expanded.targets, outputs, rtol=1e-3, atol=1e-3)
+    assert len(recorder.expansions) <= 4  # for the g-prior, a step or two, the posterior
