@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool
 
-from linmodels._hyperparameters import NEGLIGIBLE, Hyperparameters, alpha_limits, bounded, initial
+from linmodels._hyperparameters import NEGLIGIBLE, alpha_limits, bounded, initial
 from linmodels._results import Flag, FlagKind
 from linmodels.m_steps import Expectation, mackay
-from linmodels.methods import AbstractSystem, Evaluation, Scales
+from linmodels.methods import AbstractSystem, Evaluation, Hyperparameters, Scales
 
 FLAT = 1e-6
 """Slope of the log evidence, in nats for a factor of e, below which it counts as flat."""

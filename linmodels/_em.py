@@ -12,7 +12,7 @@ from linmodels._acceleration import extrapolated
 from linmodels._arguments import require_arguments
 from linmodels._arrays import is_traced
 from linmodels._degeneracy import expected, flags, outlook
-from linmodels._hyperparameters import Hyperparameters, bounded, initial
+from linmodels._hyperparameters import bounded, initial
 from linmodels._infer import Fit, finish
 from linmodels._laplace import prepared
 from linmodels._observations import Data, example_batch, require_untraced
@@ -21,7 +21,7 @@ from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS
 from linmodels.likelihoods import AbstractLikelihood
 from linmodels.m_steps import Expectation, MStep, mackay
-from linmodels.methods import AbstractMethod, AbstractSystem, Scales
+from linmodels.methods import AbstractMethod, AbstractSystem, Hyperparameters, Scales
 
 
 class EvidenceState(eqx.Module):

@@ -1,11 +1,9 @@
 """Strengths of prior and noise, and how far one step may take them."""
 
-from typing import NamedTuple
-
 import numpy as np
 from jaxtyping import Float
 
-from linmodels.methods import Scales
+from linmodels.methods import Hyperparameters, Scales
 
 MAX_RATIO = 1e4
 """Largest change of a hyperparameter in one step."""
@@ -14,13 +12,6 @@ MAX_GROUP_RATIO = 1e12
 stronger's standard deviation, is rounding in float32."""
 NEGLIGIBLE = 1e-10
 """α is capped where the group's effective dimension has sunk to this."""
-
-
-class Hyperparameters(NamedTuple):
-    """α of every group and β of every noise precision."""
-
-    alpha: Float[np.ndarray, " L"]
-    beta: Float[np.ndarray, " C"]
 
 
 def initial(scales: Scales, learn_noise: bool) -> Hyperparameters:

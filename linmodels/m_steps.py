@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from linmodels._hyperparameters import Hyperparameters, bounded
-from linmodels.methods import EvidenceTerms, Scales
+from linmodels._hyperparameters import bounded
+from linmodels.methods import EvidenceTerms, Hyperparameters, Scales
 
 INNER_STEPS = 30
 """Of `evidence_bound`, each at least halving what is left."""

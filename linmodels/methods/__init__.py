@@ -8,6 +8,7 @@ from linmodels.methods._method import AbstractSystem as AbstractSystem
 from linmodels.methods._method import DescentReport as DescentReport
 from linmodels.methods._method import Evaluation as Evaluation
 from linmodels.methods._method import GradientVariances as GradientVariances
+from linmodels.methods._method import Hyperparameters as Hyperparameters
 from linmodels.methods._method import Scales as Scales
 from linmodels.methods._method import Solution as Solution
 from linmodels.methods._method import SolverReport as SolverReport
@@ -26,6 +27,7 @@ __all__ = [
     "EvidenceTerms",
     "Exact",
     "GradientVariances",
+    "Hyperparameters",
     "Matheron",
     "PathPoints",
     "SampleThenOptimise",

@@ -11,21 +11,15 @@ from jaxtyping import Array, Float
 from linmodels._products import WhitenedDesign
 from linmodels.krylov import AbstractRoot, BlockSolution, Progress, block_cg
 from linmodels.methods._matrix_free import MatrixFree
+from linmodels.methods._method import Hyperparameters
 from linmodels.methods.stopping import DualRule, PrimalRule
-
-
-class Point(NamedTuple):
-    """Hyperparameters."""
-
-    alpha: Float[np.ndarray, " L"]
-    beta: Float[np.ndarray, " C"]
 
 
 class Equations(NamedTuple):
     """H q = b, and what q stands for."""
 
     model: MatrixFree
-    point: Point
+    at: Hyperparameters
     draws: Float[Array, "k1 r"]
     """z, and 0 for the mean"""
     product: Callable[[Array], Array]
@@ -67,7 +61,7 @@ class Equations(NamedTuple):
 
 def primal_equations(
     model: MatrixFree,
-    point: Point,
+    at: Hyperparameters,
     design: WhitenedDesign,
     root: AbstractRoot,
     tolerance: float,
@@ -76,10 +70,10 @@ def primal_equations(
     draws, scale = model.prior_draws(), design.scale
     return Equations(
         model,
-        point,
+        at,
         draws,
         lambda x: x + model.normal(design, x),
-        draws + pull(design, model.crosses(point.beta)),
+        draws + pull(design, model.crosses(at.beta)),
         PrimalRule(root, tolerance),
         design,
         model.factor.size - len(model.flats.index),
@@ -91,17 +85,17 @@ def primal_equations(
 
 def dual_equations(
     model: MatrixFree,
-    point: Point,
+    at: Hyperparameters,
     design: WhitenedDesign,
     root: AbstractRoot,
     tolerance: float,
 ) -> Equations:
     """x = z + Wᵀc with (I + WWᵀ) c = u − Wz."""
-    draws, rows = model.prior_draws(), model.rows(point.beta)
+    draws, rows = model.prior_draws(), model.rows(at.beta)
     rhs = rows - model.forward(design, draws)
     return Equations(
         model,
-        point,
+        at,
         draws,
         lambda c: c + model.outward(design, c),
         rhs,

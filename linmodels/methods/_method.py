@@ -66,6 +66,13 @@ class SolverReport(eqx.Module):
     descent: DescentReport | None = None
 
 
+class Hyperparameters(NamedTuple):
+    """α of every group and β of every noise precision."""
+
+    alpha: Float[np.ndarray, " L"]
+    beta: Float[np.ndarray, " C"]
+
+
 class Solution(NamedTuple):
     """The evidence and the posterior at some hyperparameters."""
 

@@ -62,7 +62,7 @@ def noise_in_regulariser(equations: Equations) -> Loss:
 def noise_in_fit(equations: Equations) -> Loss:
     """L of all deviations and the mean."""
     objective = SamplingLoss(equations.draws, _penalised(equations), equations.design)
-    return Loss(objective, equations.model.rows_by_batch(equations.point.beta))
+    return Loss(objective, equations.model.rows_by_batch(equations.at.beta))
 
 
 def _penalised(equations: Equations) -> Float[Array, " r"]:
@@ -80,7 +80,7 @@ def gradient_variances(
     in expectation: for single rows n tr M − 2n Σ tr M_i H⁻¹M_i.
     """
     model, count = equations.model, num_batches(equations.model.data)
-    noise = model.rows_by_batch(equations.point.beta)
+    noise = model.rows_by_batch(equations.at.beta)
     sums = sum_of(
         _gradients(batch, equations.design, x[:-1], noise(batch)[:-1])
         for batch in shuffled_batches(model.data, generator)

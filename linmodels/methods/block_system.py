@@ -20,7 +20,6 @@ from linmodels.krylov import (
 )
 from linmodels.methods._equations import (
     Equations,
-    Point,
     dual_equations,
     primal_equations,
     pull,
@@ -32,6 +31,7 @@ from linmodels.methods._method import (
     AbstractSystem,
     Evaluation,
     EvidenceTerms,
+    Hyperparameters,
     Scales,
     Solution,
     SolverReport,
@@ -136,7 +136,7 @@ class BlockSystem(AbstractSystem):
         design = self.model.design(alpha, beta)
         root, looked = self.look(design)
         form = primal_equations if self.side == "primal" else dual_equations
-        equations = form(self.model, Point(alpha, beta), design, root, self.tolerance)
+        equations = form(self.model, Hyperparameters(alpha, beta), design, root, self.tolerance)
         if start is None or not start.is_close(alpha, beta, equations.rhs.shape):
             found = self._found(equations, looked)
         else:
@@ -173,7 +173,7 @@ class BlockSystem(AbstractSystem):
 
         Only a solve without a known log determinant leaves a quadrature for it.
         """
-        model, rule, (alpha, beta) = self.model, equations.rule, equations.point
+        model, rule, (alpha, beta) = self.model, equations.rule, equations.at
         limit = max(self.max_passes - spent, 1)
         solved = self.solver.solve(equations, begin, limit, hint, quadrature=determinant is None)
         x = equations.coordinates(solved.value)

@@ -31,7 +31,8 @@ from laws.test_block_cg import EXTREMES, arrays_of
 from laws.tolerances import working_epsilon
 from linmodels._observations import shuffled_batches
 from linmodels.krylov import IdentityRoot, block_cg
-from linmodels.methods._equations import Point, primal_equations
+from linmodels.methods import Hyperparameters
+from linmodels.methods._equations import primal_equations
 from linmodels.methods._samples import truncated_log_determinant
 from linmodels.methods._sampling_losses import noise_in_fit
 from linmodels.methods.stopping import PrimalRule
@@ -290,7 +291,7 @@ def test_padding_has_no_loss():
         system = lm.SampleThenOptimise("fit").prepare(data, PRIOR, num_samples=2, key=KEY)
         design, one = system.model.design(np.ones(1), np.ones(1)), np.ones(1)
         equations = primal_equations(
-            system.model, Point(one, one), design, IdentityRoot(), tolerance=0.1
+            system.model, Hyperparameters(one, one), design, IdentityRoot(), tolerance=0.1
         )
         objective, drawn = noise_in_fit(equations)
         for seed in range(3):
