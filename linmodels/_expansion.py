@@ -1,5 +1,6 @@
 """Data to second order around a point: Gaussian noise to every method, exact in the gradient."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -9,32 +10,42 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import parameter_structure, shaped_like
-from linmodels._observations import Batch, Data, Observations, batches, example_batch
+from linmodels._observations import (
+    Batch,
+    Batched,
+    Data,
+    Observations,
+    RowSlices,
+    batches,
+    example_batch,
+    shuffles_rows,
+)
 from linmodels._priors import GaussianPrior
 from linmodels.likelihoods import AbstractCurved, QuadraticExpansion
 
 
-class Point(eqx.Module):
-    """Where a likelihood is expanded.
-
-    Attributes:
-        parameters: θ_t, where its gradient is taken.
-        curvature_at: θ₀, where its curvature is; θ_t where None.
-    """
-
-    parameters: PyTree
-    curvature_at: PyTree = None
-
-
-def expanded(data: Data, point: Point) -> Data:
+def expanded(data: Data, parameters: PyTree, curvature_at: PyTree = None) -> Data:
     """The data with every likelihood expanded at outputs f_t = o + Φθ_t, which become the targets.
 
     With R at θ₀ and Pearson residuals r, whitened targets are √w (R(f_t − o − Φμ) + r), whose
-    posterior mean is one Newton step from θ_t.
+    posterior mean is one Newton step from θ_t. What is expanded, up to three numbers a target, is
+    kept, so that passes over batches do not compute it anew.
+
+    Args:
+        data: the observations.
+        parameters: θ_t, where the gradient is taken.
+        curvature_at: θ₀, where the curvature is; θ_t where None.
     """
     if isinstance(data, Observations):
-        return _around(data, *_parts(data, point))
-    return data.observed_by(_Expanded(data.observe), *data.shared, point)
+        return _around(data, _expand(Batch(None, data, None, None), parameters, curvature_at))
+    tree = example_batch(data).design.out_structure()
+    kept = []
+    for batch in batches(data):
+        rows = int(np.sum(batch.mask))
+        leaves = jax.tree.leaves(_expand(batch, parameters, curvature_at))
+        kept.append(tuple(np.asarray(leaf)[:rows] for leaf in leaves))
+    observe = _Expanded(data.observe, len(data.read(0)), len(kept[0]), jax.tree.structure(tree))
+    return Batched(_beside(data, kept), observe, *data.shared)
 
 
 def at_prior_mean(data: Data, prior: GaussianPrior) -> Data:
@@ -43,7 +54,7 @@ def at_prior_mean(data: Data, prior: GaussianPrior) -> Data:
     if not isinstance(example.likelihood, AbstractCurved):
         return data
     structure = parameter_structure(example.design.in_structure())
-    return expanded(data, Point(prior_mean(prior, structure)))
+    return expanded(data, prior_mean(prior, structure))
 
 
 def prior_mean(prior: GaussianPrior, structure: PyTree) -> PyTree:
@@ -53,31 +64,79 @@ def prior_mean(prior: GaussianPrior, structure: PyTree) -> PyTree:
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), structure)
 
 
+class _Parts(NamedTuple):
+    """An expansion of some observations."""
+
+    outputs: PyTree
+    """f_t"""
+    curved_at: PyTree
+    """f₀, where R is taken; None where that is f_t"""
+    residual: PyTree
+    """r"""
+
+
+@eqx.filter_jit
+def _expand(batch: Batch, parameters: PyTree, curvature_at: PyTree) -> _Parts:
+    data = batch.observations()
+    likelihood = data.likelihood
+    assert isinstance(likelihood, AbstractCurved)
+    outputs = outputs_at(data, parameters)
+    other = None if curvature_at is None else outputs_at(data, curvature_at)
+    at = outputs if other is None else other
+    residual = likelihood.pearson_residual(at, likelihood.score(outputs, data.targets))
+    return _Parts(outputs, other, residual)
+
+
+def _around(data: Observations, parts: _Parts) -> Observations:
+    """Unchecked: where outputs are not finite, whoever meets them first names the cause."""
+    at = parts.outputs if parts.curved_at is None else parts.curved_at
+    likelihood = QuadraticExpansion(data.likelihood, at, parts.residual)
+    return eqx.tree_at(lambda d: (d.targets, d.likelihood), data, (parts.outputs, likelihood))
+
+
 class _Expanded(eqx.Module):
     """`observe` of the expanded data; equal for equal `observe`, so that nothing compiles anew."""
 
     observe: Any
+    own: int = eqx.field(static=True)
+    """arrays of a batch that are the data's"""
+    kept: int = eqx.field(static=True)
+    """arrays behind them, the leaves of an expansion"""
+    outputs: Any = eqx.field(static=True)
+    """tree structure of the outputs"""
 
     def __call__(self, *arguments: Any) -> Observations:
-        *own, point = arguments
-        data = self.observe(*own)
-        return _around(data, *_parts(data, point))
+        end = self.own + self.kept
+        data = self.observe(*arguments[: self.own], *arguments[end:])
+        count = self.outputs.num_leaves
+        leaves = arguments[self.own : end]
+        trees = [
+            jax.tree.unflatten(self.outputs, leaves[start : start + count])
+            for start in range(0, self.kept, count)
+        ]
+        outputs, *at, residual = trees
+        return _around(data, _Parts(outputs, at[0] if at else None, residual))
 
 
-def _around(data: Observations, targets: PyTree, likelihood: QuadraticExpansion) -> Observations:
-    """Unchecked: where outputs are not finite, whoever meets them first names the cause."""
-    return eqx.tree_at(lambda d: (d.targets, d.likelihood), data, (targets, likelihood))
+def _beside(data: Batched, kept: list[tuple[np.ndarray, ...]]) -> Sequence[tuple[Any, ...]]:
+    """The batches with further arrays, their rows one by one where the data's are."""
+    if not shuffles_rows(data):
+        return _Beside(data.batches, kept)
+    columns = [np.concatenate(column) for column in zip(*kept, strict=True)]
+    return RowSlices(*data.batches.arrays, *columns, batch_size=data.batch_size)
 
 
-@eqx.filter_jit
-def _parts(data: Observations, point: Point) -> tuple[PyTree, QuadraticExpansion]:
-    likelihood = data.likelihood
-    assert isinstance(likelihood, AbstractCurved)
-    outputs = at = outputs_at(data, point.parameters)
-    if point.curvature_at is not None:
-        at = outputs_at(data, point.curvature_at)
-    residual = likelihood.pearson_residual(at, likelihood.score(outputs, data.targets))
-    return outputs, QuadraticExpansion(likelihood, at, residual)
+class _Beside(Sequence):
+    """Batches with further arrays."""
+
+    def __init__(self, batches: Sequence[tuple[Any, ...]], kept: list[tuple[np.ndarray, ...]]):
+        self.batches, self.kept = batches, kept
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return (*self.batches[index], *self.kept[index])
 
 
 def outputs_at(data: Observations, parameters: PyTree) -> PyTree:

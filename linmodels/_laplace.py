@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from linmodels._arrays import is_traced, parameter_structure, ravel, shaped_like, size_of
-from linmodels._expansion import Point, at_prior_mean, expanded, log_likelihood, prior_mean
+from linmodels._expansion import expanded, log_likelihood, prior_mean
 from linmodels._mode import Mode, find_mode
 from linmodels._observations import Data, Observations, example_batch
 from linmodels._priors import GaussianPrior
@@ -25,6 +25,7 @@ from linmodels.methods import (
     Evaluation,
     EvidencePath,
     EvidenceTerms,
+    Mean,
     Scales,
     Solution,
 )
@@ -75,9 +76,8 @@ def _around_the_mode(
     structure = parameter_structure(example.design.in_structure())
     if curvature_at is not None:
         curvature_at = shaped_like(curvature_at, structure, "curvature_at", "θ")
-    named = None if curvature_at is None else Point(curvature_at)
-    start = at_prior_mean(data, prior) if named is None else expanded(data, named)
-    first = method.prepare(start, prior, num_samples=num_samples, key=key)
+    start = prior_mean(prior, structure) if curvature_at is None else curvature_at
+    first = method.prepare(expanded(data, start), prior, num_samples=num_samples, key=key)
     return LaplaceSystem(
         prior=first.prior,
         reason=f"Laplace's approximation of {name} around the mode; {first.reason}",
@@ -88,6 +88,7 @@ def _around_the_mode(
         curvature_at=curvature_at,
         structure=structure,
         first_scales=first.scales(),
+        held=None if curvature_at is None else first,
     )
 
 
@@ -107,6 +108,8 @@ class LaplaceSystem(AbstractSystem):
     structure: PyTree = eqx.field(static=True)
     first_scales: Scales
     """at the start"""
+    held: AbstractSystem | None
+    """the data expanded at θ₀, where that is the caller's: H is the same at every mode"""
 
     def scales(self) -> Scales:
         """Starts and caps, from the expansion at the prior mean, or where the curvature is."""
@@ -130,7 +133,7 @@ class LaplaceSystem(AbstractSystem):
     ) -> Callable[[Float[Any, " L"], Float[Any, " C"]], EvidenceTerms]:
         """γ at other α with the curvature that it has at the mode of `start`."""
         mode, inner = start
-        held = cache(lambda: self._expanded_at(mode).nearby(inner))
+        held = cache(lambda: self._curved_at(mode).nearby(inner))
 
         def terms(alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> EvidenceTerms:
             return held()(alpha, beta)  # only now is there a look at the data
@@ -166,21 +169,23 @@ class LaplaceSystem(AbstractSystem):
         self, alpha: Float[np.ndarray, " L"], start: Mode | None
     ) -> tuple[Mode, AbstractSystem]:
         flat, groups, _ = self._coordinates
-        method, num_samples = self.method.for_the_mean()
+        similar = None if self.held is None else self.held.for_similar(alpha, np.ones(1))
 
-        def newton(parameters: PyTree) -> Solution:
-            data = expanded(self.data, Point(parameters))
-            system = method.prepare(data, self.prior, num_samples=num_samples, key=self.key)
-            return system.solve(alpha, np.ones(1))
+        def newton(here: Mode, closeness: float) -> Mean:
+            data, near = expanded(self.data, here.parameters), here.coordinates
+            return self.method.mean(data, self.prior, alpha, near, closeness, similar)
 
         precision = np.where(flat, 0, np.asarray(alpha, np.float64)[groups])
         if start is None or start.result != RESULTS.successful:
             start = self._first_mode(precision)
         mode = find_mode(self.data, newton, precision, start, any_flat=bool(flat.any()))
-        return mode, self._expanded_at(mode)
+        return mode, self._curved_at(mode)
 
-    def _expanded_at(self, mode: Mode) -> AbstractSystem:
-        data = expanded(self.data, Point(mode.parameters, self.curvature_at))
+    def _curved_at(self, mode: Mode) -> AbstractSystem:
+        """Of H; its targets, and so its mean, are those of θ₀ where that is not the mode."""
+        if self.held is not None:
+            return self.held
+        data = expanded(self.data, mode.parameters)
         arguments = {"num_samples": self.num_samples, "key": self.key}
         return self.method.prepare(data, self.prior, **arguments)
 

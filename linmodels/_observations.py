@@ -1,6 +1,5 @@
 """What was observed: a design, targets and a likelihood; in one piece or in batches."""
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -209,12 +208,6 @@ class Batched:
         self.batch_size = len(first[0])
         self._row_shapes = [array.shape[1:] for array in first]
         self.num_observations = (len(batches) - 1) * self.batch_size + len(self.read(-1)[0])
-
-    def observed_by(self, observe: Callable[..., Observations], *shared: Any) -> "Batched":
-        """The same batches, seen by another function; none of them is read."""
-        result = copy.copy(self)
-        result.observe, result.shared = observe, shared
-        return result
 
     def read(self, index: int) -> tuple[np.ndarray, ...]:
         """The arrays of one batch; errors of the reader name the batch.

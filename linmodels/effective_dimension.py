@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import parameter_structure, ravel
-from linmodels._expansion import Point, expanded
+from linmodels._expansion import expanded
 from linmodels._observations import Data, example_batch
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
@@ -113,7 +113,7 @@ def sample_norms(data: Data, prior: GaussianPrior, posterior: Posterior) -> Samp
             "sample_norms needs deviations, a known alpha and a known noise precision."
         )
     if isinstance(example.likelihood, AbstractCurved):
-        data = expanded(data, Point(posterior.mean))
+        data = expanded(data, posterior.mean)
     deviations = jax.vmap(ravel)(posterior.deviations)
     total, rank = np.zeros(posterior.num_samples), 0.0
     for rows in whitened_rows(data, prior.mean):

@@ -20,7 +20,7 @@ import optax
 
 import linmodels as lm
 from benchmarks import _report
-from linmodels._expansion import Point, expanded
+from linmodels._expansion import expanded
 from linmodels.operators import multi_output
 
 ROWS, CLASSES, PASSES = 5_000, 10, 20
@@ -67,7 +67,7 @@ class Problem(NamedTuple):
 
     def data(self, batch_size):
         rows = lm.RowSlices(*digits(), batch_size=batch_size)
-        return expanded(lm.Batched(rows, observe), Point(self.mode))
+        return expanded(lm.Batched(rows, observe), self.mode)
 
     def error(self, deviations):
         """Mean of ‖Φe‖²_B over the mean of ‖Φζ‖²_B, for as many deviations as are given."""
@@ -97,7 +97,7 @@ def problem(alpha, num_samples):
     arguments = {"num_samples": num_samples, "key": KEY}
     mode = lm.infer(data, prior, method=lm.BlockCG(), num_samples=1, key=KEY).posterior.mean
     information = information_of(x, x @ np.asarray(mode))
-    fit = lm.infer(expanded(data, Point(mode)), prior, method=lm.Exact(), **arguments)
+    fit = lm.infer(expanded(data, mode), prior, method=lm.Exact(), **arguments)
     exact = np.asarray(fit.posterior.deviations, np.float64).reshape(num_samples, -1)
     dimension = np.trace(
         np.linalg.solve(information + alpha * np.eye(len(information)), information)

@@ -14,6 +14,7 @@ from linmodels.krylov._preconditioners import AbstractRoot as AbstractRoot
 from linmodels.krylov._preconditioners import DiagonalRoot as DiagonalRoot
 from linmodels.krylov._preconditioners import IdentityRoot as IdentityRoot
 from linmodels.krylov._preconditioners import Jacobi as Jacobi
+from linmodels.krylov._preconditioners import Known as Known
 from linmodels.krylov._preconditioners import LowRankRoot as LowRankRoot
 from linmodels.krylov._preconditioners import Nystrom as Nystrom
 from linmodels.krylov._preconditioners import RandomisedEigen as RandomisedEigen
@@ -29,6 +30,7 @@ __all__ = [
     "DiagonalRoot",
     "IdentityRoot",
     "Jacobi",
+    "Known",
     "LowRankRoot",
     "Nystrom",
     "Progress",

@@ -247,6 +247,22 @@ class RandomisedEigen(AbstractPreconditioner):
         return _nystrom(basis, operator.product(basis), self.rank)
 
 
+class Known(AbstractPreconditioner):
+    """P from elsewhere, such as a problem that is much like this one.
+
+    Args:
+        known: P^{½}.
+    """
+
+    num_products: ClassVar[int] = 0
+    known: AbstractRoot
+    batches: int | None = eqx.field(static=True, default=None)
+
+    def root(self, operator: Sketchable, *, key: Array) -> AbstractRoot:
+        """What is known, without a look."""
+        return self.known
+
+
 def _require_positive(name: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}.")

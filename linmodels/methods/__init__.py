@@ -9,6 +9,7 @@ from linmodels.methods._method import DescentReport as DescentReport
 from linmodels.methods._method import Evaluation as Evaluation
 from linmodels.methods._method import GradientVariances as GradientVariances
 from linmodels.methods._method import Hyperparameters as Hyperparameters
+from linmodels.methods._method import Mean as Mean
 from linmodels.methods._method import Scales as Scales
 from linmodels.methods._method import Solution as Solution
 from linmodels.methods._method import SolverReport as SolverReport
@@ -29,6 +30,7 @@ __all__ = [
     "GradientVariances",
     "Hyperparameters",
     "Matheron",
+    "Mean",
     "PathPoints",
     "SampleThenOptimise",
     "Scales",

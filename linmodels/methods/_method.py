@@ -13,6 +13,7 @@ from linmodels._observations import Data, Observations
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS
+from linmodels.krylov import AbstractPreconditioner
 from linmodels.methods._evidence_path import EvidencePath
 from linmodels.methods._evidence_terms import EvidenceTerms
 
@@ -84,6 +85,22 @@ class Solution(NamedTuple):
     """F⁻¹(θ̄ − μ), anything at flat parameters; None under jit"""
 
 
+class Mean(NamedTuple):
+    """A posterior mean, solved for alone."""
+
+    coordinates: Float[Any, " r"]
+    """F⁻¹(θ̄ − μ), anything at flat parameters"""
+    parameters: PyTree
+    """θ̄"""
+    size: float
+    """γ, or ‖x̄‖², which is γ where the evidence is largest: the unit of closeness"""
+    closeness: float
+    """‖e‖²_H that was reached, over that"""
+    finest: bool
+    """whether the method comes no closer"""
+    result: RESULTS = RESULTS.successful
+
+
 class Evaluation(NamedTuple):
     """The evidence at some hyperparameters."""
 
@@ -148,6 +165,12 @@ class AbstractSystem(eqx.Module):
         """
         return lambda alpha, beta: self.evaluate(alpha, beta, start).terms
 
+    def for_similar(
+        self, alpha: Float[Any, " L"], beta: Float[Any, " C"]
+    ) -> AbstractPreconditioner | None:
+        """What preconditions problems of a curvature like this one, if that is known."""
+        return None
+
     @property
     @abc.abstractmethod
     def path(self) -> EvidencePath:
@@ -168,8 +191,25 @@ class AbstractMethod(eqx.Module):
         """Looks at the data once and returns what depends on no hyperparameter."""
 
     @abc.abstractmethod
-    def for_the_mean(self) -> tuple["AbstractMethod", int]:
-        """The method, and how many samples, to solve closely for the posterior mean alone."""
+    def mean(
+        self,
+        data: Data,
+        prior: GaussianPrior,
+        alpha: Float[np.ndarray, " L"],
+        near: Float[np.ndarray, " r"],
+        closeness: float,
+        similar: AbstractPreconditioner | None,
+    ) -> Mean:
+        """The posterior mean alone, at unit noise.
+
+        Args:
+            data: the observations.
+            prior: with its factor settled.
+            alpha: α.
+            near: coordinates F⁻¹(θ − μ) near the mean, anything at flat parameters.
+            closeness: ‖e‖²_H over γ that will do.
+            similar: of a problem like this one, if one was solved.
+        """
 
     @abc.abstractmethod
     def approach_mode(

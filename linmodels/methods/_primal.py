@@ -3,11 +3,13 @@
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from linmodels._posterior import Posterior, posterior_from_arrays
 from linmodels._priors import GaussianPrior
+from linmodels.krylov import Known, LowRankRoot
 from linmodels.likelihoods import LOG_2PI
 from linmodels.methods._dense import cholesky_above, inverse_triangle, scale_rows
 from linmodels.methods._eigenbasis import Eigenbasis, Reduced, eigenbasis, eliminate
@@ -15,6 +17,9 @@ from linmodels.methods._evidence_path import EvidencePath, require_one_each
 from linmodels.methods._method import AbstractSystem, Evaluation, EvidenceTerms, Scales, Solution
 from linmodels.methods._moments import Moments
 from linmodels.methods._parameters import ParameterMap, known_residual, scales_of
+
+QUICK_SIDE = 500
+"""Parameters up to which a Gram matrix is as quick as a few dozen passes."""
 
 
 class _Factorised(NamedTuple):
@@ -71,6 +76,15 @@ class PrimalSystem(AbstractSystem):
         )
         posterior = self._posterior(mean, *rest)
         return Solution(self._terms(solved, beta), posterior, coordinates=mean)
+
+    def for_similar(self, alpha: np.ndarray, beta: np.ndarray) -> Known | None:
+        """These eigenvectors, where another Gram matrix would cost more."""
+        if len(self._flat) <= QUICK_SIDE or not self._has_eigenvectors(alpha, beta):
+            return None
+        basis = np.zeros((len(self._basis.values), len(self._flat)))
+        basis[:, ~self._flat] = self._basis.vectors.T
+        values = beta[0] / alpha[0] * self._basis.values
+        return Known(LowRankRoot(jnp.asarray(basis, float), jnp.asarray(values, float)))
 
     def _has_eigenvectors(self, alpha: np.ndarray, beta: np.ndarray) -> bool:
         """Whether there are eigenvectors at these hyperparameters, as good as a factorisation."""

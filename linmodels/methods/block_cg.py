@@ -1,7 +1,6 @@
 """Matrix-free inference: all deviations and the mean by block conjugate gradients."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Literal
 
 import equinox as eqx
@@ -14,13 +13,11 @@ from linmodels._priors import GaussianPrior
 from linmodels._whitening import explain_non_finite, gaussian
 from linmodels.krylov import AbstractPreconditioner, Progress
 from linmodels.methods._look import look_once
-from linmodels.methods._method import AbstractMethod, AbstractSystem, required_key
+from linmodels.methods._mean import mean_by_products
+from linmodels.methods._method import AbstractMethod, AbstractSystem, Mean, required_key
 from linmodels.methods._sketch import require_batches
 from linmodels.methods._solver import ConjugateGradients
 from linmodels.methods.block_system import BlockSystem
-
-MEAN_TOLERANCE = 1e-6
-"""ε² of a mean that is solved for alone, as a step to a mode."""
 
 
 class BlockCG(AbstractMethod):
@@ -81,9 +78,10 @@ class BlockCG(AbstractMethod):
         sketch = self.preconditioner, jax.random.fold_in(key, 2)  # 0 and 1 are u's and z's
         return BlockSystem(seen.prior, reason, seen, side, learn_noise, *limits, *sketch)
 
-    def for_the_mean(self) -> tuple["BlockCG", int]:
-        """Itself with one sample, which measures γ, and the tolerance of a mean."""
-        return replace(self, tolerance=MEAN_TOLERANCE), 1
+    def mean(self, data, prior, alpha, near, closeness, similar) -> Mean:
+        """By conjugate gradients."""
+        chosen = similar or self.preconditioner
+        return mean_by_products(data, prior, alpha, near, closeness, chosen, self.max_passes)
 
     def approach_mode(self, data, prior, precision, start, key) -> Float[np.ndarray, " r"]:
         """The start."""

@@ -14,7 +14,8 @@ from linmodels._priors import GaussianPrior
 from linmodels._whitening import explain_non_finite, gaussian, whitened_rows
 from linmodels.methods._direct import prepare_traced
 from linmodels.methods._dual import DualSystem, Rows, columns_of, kernels
-from linmodels.methods._method import AbstractMethod, AbstractSystem
+from linmodels.methods._mean import mean_by_products
+from linmodels.methods._method import AbstractMethod, AbstractSystem, Mean
 from linmodels.methods._moments import Moments, Shift, accumulate, least_squares_shift
 from linmodels.methods._parameters import (
     ParameterMap,
@@ -23,6 +24,9 @@ from linmodels.methods._parameters import (
     require_identifiable,
 )
 from linmodels.methods._primal import PrimalSystem
+
+CLOSEST = 1e-10
+"""‖e‖²_H of a mean over γ that counts as none."""
 
 
 class Exact(AbstractMethod):
@@ -68,9 +72,15 @@ class Exact(AbstractMethod):
         build = _primal if side == "primal" else _dual
         return build(rows, prior, structure, reason, num_samples, prior_key, explain)
 
-    def for_the_mean(self) -> tuple["Exact", int]:
-        """Itself, without samples."""
-        return self, 0
+    def mean(self, data, prior, alpha, near, closeness, similar) -> Mean:
+        """Dense, or by conjugate gradients where a similar problem was decomposed."""
+        if similar is not None:
+            return mean_by_products(data, prior, alpha, near, closeness, similar)
+        system = self.prepare(data, prior, num_samples=0, key=None)
+        solution = system.solve(alpha, np.ones(1))
+        size = float(solution.terms.group_dimension.sum())
+        found = solution.coordinates, solution.posterior.mean
+        return Mean(*found, size, CLOSEST, finest=True, result=solution.result)
 
     def approach_mode(self, data, prior, precision, start, key) -> Float[np.ndarray, " r"]:
         """The start."""

@@ -19,16 +19,18 @@ from linmodels.effective_dimension import Estimate, SampleNorms, combined
 from linmodels.krylov import AbstractPreconditioner, AbstractRoot, IdentityRoot, Ritz, bidiagonalise
 from linmodels.methods._evidence_path import EvidencePath
 from linmodels.methods._krylov_path import SHARE
+from linmodels.methods._mean import mean_by_products
 from linmodels.methods._method import (
     AbstractMethod,
     AbstractSystem,
     Evaluation,
+    Mean,
     Scales,
     Solution,
     required_key,
 )
 from linmodels.methods._samples import evidence_terms
-from linmodels.methods.block_cg import MEAN_TOLERANCE, BlockCG
+from linmodels.methods.block_cg import BlockCG
 from linmodels.methods.block_system import MAX_PROBES, BlockSystem
 from linmodels.methods.stopping import DualRule, Measured, evaluation_of, report_of, within
 from linmodels.operators import AbstractMatrixFreeOperator
@@ -104,9 +106,9 @@ class Matheron(AbstractMethod):
         reason = f"Matheron's rule with {solver}: {size:,} parameters, {outputs:,} outputs"
         return MatheronSystem(system.prior, reason, system, self.linear_solver)
 
-    def for_the_mean(self) -> tuple["Matheron", int]:
-        """Itself with one sample; how closely is up to the linear solver."""
-        return Matheron(self.linear_solver, self.preconditioner, tolerance=MEAN_TOLERANCE), 1
+    def mean(self, data, prior, alpha, near, closeness, similar) -> Mean:
+        """By conjugate gradients on the parameters' side, as a step to a mode."""
+        return mean_by_products(data, prior, alpha, near, closeness, similar)
 
     def approach_mode(self, data, prior, precision, start, key) -> Float[np.ndarray, " r"]:
         """The start."""

@@ -18,10 +18,12 @@ from linmodels.descent import DescentState, Recipe, descend
 from linmodels.krylov import BlockSolution, Recurrence, block_cg
 from linmodels.methods._equations import Equations
 from linmodels.methods._look import look_once
+from linmodels.methods._mean import mean_by_products
 from linmodels.methods._method import (
     AbstractMethod,
     AbstractSystem,
     DescentReport,
+    Mean,
     SolverReport,
     required_key,
 )
@@ -33,7 +35,6 @@ from linmodels.methods._sampling_losses import (
     noise_in_regulariser,
 )
 from linmodels.methods._solver import AbstractSolver, Solved
-from linmodels.methods.block_cg import MEAN_TOLERANCE, BlockCG
 from linmodels.methods.block_system import MAX_PROBES, BlockSystem
 
 FIRST = 8
@@ -135,9 +136,9 @@ class SampleThenOptimise(AbstractMethod):
             key=key,
         )
 
-    def for_the_mean(self) -> tuple[BlockCG, int]:
-        """Block conjugate gradients, for the last steps to a mode."""
-        return BlockCG("primal", MEAN_TOLERANCE, self.max_passes), 1
+    def mean(self, data, prior, alpha, near, closeness, similar) -> Mean:
+        """By conjugate gradients, for the last steps to a mode."""
+        return mean_by_products(data, prior, alpha, near, closeness, similar, self.max_passes)
 
     def approach_mode(
         self,

@@ -67,6 +67,25 @@ class DualRule(AbstractStoppingRule):
         return within(measured.residual**2, measured, float(self.tolerance))
 
 
+class MeanRule(AbstractStoppingRule):
+    """‖e‖²_H ≤ closeness · max(‖x‖², 1) for a mean alone, the error judged as by `PrimalRule`."""
+
+    root: AbstractRoot
+    closeness: Float[Any, ""] = eqx.field(converter=np.asarray)
+    """an array: another one needs no compilation"""
+
+    def measure(self, iterate, residual, rhs) -> Measured:
+        """‖x‖² in the place of ‖Wx‖²: both are γ for a mean where the evidence is largest."""
+        x, left = self.root.divide(iterate), self.root.multiply(residual)
+        return Measured(square_sums(x), norms(left))
+
+    def met(self, progress: Progress) -> bool:
+        """For all."""
+        error = np.minimum(progress.error, progress.measure.residual**2)
+        wanted = float(self.closeness) * np.maximum(progress.measure.signal, 1)
+        return bool((error <= wanted).all())
+
+
 def within(error: Float[np.ndarray, " k1"], measured: Measured, tolerance: float) -> bool:
     """Whether the deviations' squared errors together, and the mean's, are small enough."""
     total = max(measured.signal[:-1].sum(), 0.0)

@@ -1,0 +1,57 @@
+"""The posterior mean alone, by preconditioned conjugate gradients from near it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from linmodels._observations import Data, example_batch
+from linmodels._priors import GaussianPrior
+from linmodels._whitening import explain_non_finite
+from linmodels.krylov import AbstractPreconditioner, IdentityRoot
+from linmodels.methods._equations import primal_equations
+from linmodels.methods._look import look_once
+from linmodels.methods._method import Hyperparameters, Mean
+from linmodels.methods._sketch import sketchable
+from linmodels.methods.stopping import MeanRule
+
+CLOSEST = 1e-6
+"""‖e‖²_H over ‖x̄‖² that single precision reaches where eigenvalues spread over five decades."""
+
+
+def mean_by_products(
+    data: Data,
+    prior: GaussianPrior,
+    alpha: Float[np.ndarray, " L"],
+    near: Float[np.ndarray, " r"],
+    closeness: float,
+    preconditioner: AbstractPreconditioner | None = None,
+    max_passes: int = 1_000,
+) -> Mean:
+    """Solves (I + WᵀW) x̄ = Wᵀv, at unit noise.
+
+    Args:
+        data: the observations.
+        prior: its factor settled.
+        alpha: α.
+        near: coordinates F⁻¹(θ − μ) to start from, anything at flat parameters.
+        closeness: ‖e‖²_H over ‖x̄‖² that will do.
+        preconditioner: of WᵀW.
+        max_passes: products with the data before giving up.
+    """
+    key = jax.random.key(0)  # of no draws but a preconditioner's sketch
+    explain = lambda index: explain_non_finite(data, index)
+    model, _ = look_once(data, example_batch(data), prior, 0, key, explain)
+    at, closeness = Hyperparameters(alpha, np.ones(1)), max(closeness, CLOSEST)
+    design, root = model.design(*at), IdentityRoot()
+    if preconditioner is not None:
+        operator = sketchable(model, design, preconditioner.batches, dual=False)
+        root = preconditioner.root(operator, key=key)
+    equations = primal_equations(model, at, design, root, closeness)
+    equations = equations._replace(rule=MeanRule(root, closeness))
+    begin = jnp.where(design.scale > 0, jnp.asarray(near, design.scale.dtype), 0)[None]
+    solution = equations.solve(equations.begin(begin), max_passes, None)
+    units = model.units(design, solution.value, model.crosses(at.beta))
+    size = float(solution.progress.measure.signal[0])
+    parameters = model.posterior(units).mean
+    return Mean(units[0], parameters, size, closeness, closeness <= CLOSEST, solution.result)
