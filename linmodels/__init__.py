@@ -33,6 +33,8 @@ from linmodels._posterior import Posterior as Posterior
 from linmodels._posterior import Summary as Summary
 from linmodels._prediction import Prediction as Prediction
 from linmodels._priors import GaussianPrior as GaussianPrior
+from linmodels._regularisers import Regularisers as Regularisers
+from linmodels._regularisers import regularisers as regularisers
 from linmodels._results import RESULTS as RESULTS
 from linmodels._results import Flag as Flag
 from linmodels._results import FlagKind as FlagKind

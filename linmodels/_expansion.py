@@ -90,6 +90,7 @@ def _expand(batch: Batch, parameters: PyTree, curvature_at: PyTree) -> _Parts:
 def _around(data: Observations, parts: _Parts) -> Observations:
     """Unchecked: where outputs are not finite, whoever meets them first names the cause."""
     at = parts.outputs if parts.curved_at is None else parts.curved_at
+    assert isinstance(data.likelihood, AbstractCurved)
     likelihood = QuadraticExpansion(data.likelihood, at, parts.residual)
     return eqx.tree_at(lambda d: (d.targets, d.likelihood), data, (parts.outputs, likelihood))
 
@@ -123,6 +124,7 @@ def _beside(data: Batched, kept: list[tuple[np.ndarray, ...]]) -> Sequence[tuple
     if not shuffles_rows(data):
         return _Beside(data.batches, kept)
     columns = [np.concatenate(column) for column in zip(*kept, strict=True)]
+    assert isinstance(data.batches, RowSlices)
     return RowSlices(*data.batches.arrays, *columns, batch_size=data.batch_size)
 
 

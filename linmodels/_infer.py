@@ -30,6 +30,7 @@ class Fit(eqx.Module):
         log_evidence: log p(y | α, B) in nats; flat parameters are integrated with density 1.
         effective_dimension: γ, the number of penalised parameters that the data determine.
         group_dimensions: γ_l, the same of every group of parameters that has an α, (L,).
+        group_norms: ‖θ̄_l − μ_l‖²_A of every group, (L,): γ_l where the evidence is largest.
         noise_scale: learned β, by which the given likelihood's precision was multiplied, (C,);
             1 where it is known.
         num_observations: n, with observations of weight 0.
@@ -50,6 +51,7 @@ class Fit(eqx.Module):
     log_evidence: Float[Array, ""]
     effective_dimension: Float[Array, ""]
     group_dimensions: Float[Array, " L"]
+    group_norms: Float[Array, " L"]
     noise_scale: Float[Array, " C"]
     num_observations: int = eqx.field(static=True)
     result: RESULTS
@@ -182,6 +184,7 @@ def finish(
         evidence,
         jnp.asarray(terms.group_dimension.sum(), dtype),
         jnp.asarray(terms.group_dimension, dtype),
+        jnp.asarray(terms.group_norm, dtype),
         jnp.asarray(noise_scale, dtype),
         data.num_observations,
         result,

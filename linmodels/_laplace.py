@@ -112,8 +112,19 @@ class LaplaceSystem(AbstractSystem):
     """the data expanded at θ₀, where that is the caller's: H is the same at every mode"""
 
     def scales(self) -> Scales:
-        """Starts and caps, from the expansion at the prior mean, or where the curvature is."""
-        return self.first_scales
+        """Starts and caps, from the expansion at the prior mean, or where the curvature is.
+
+        In the latter case α starts where α‖x̄‖² = γ at the parameters that the caller names, were
+        all eigenvalues of a group the same.
+        """
+        scales, (_, groups, count) = self.first_scales, self._coordinates
+        near = self._first_coordinates(len(groups))
+        square = np.bincount(groups, near**2, minlength=count)
+        seen = (square > 0) & (scales.information > 0) & (scales.size > 0)
+        mean = np.divide(scales.information, scales.size, out=np.ones(count), where=seen)
+        dimension = np.divide(scales.size, square, out=np.ones(count), where=seen)
+        alpha = 2 * dimension / (1 + np.sqrt(1 + 4 * dimension / mean))
+        return scales._replace(alpha=np.where(seen, alpha, scales.alpha))
 
     def evaluate(
         self,

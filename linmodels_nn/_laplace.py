@@ -44,6 +44,19 @@ class Laplace(eqx.Module):
         """
         return self.linearised.predict(self.fit.posterior, inputs, likelihood=likelihood)
 
+    def sample(self, inputs: PyTree, *, noise: bool = False, key: Array | None = None) -> PyTree:
+        """k joint draws of the outputs, with a leading axis k: `predict(inputs).samples()`.
+
+        Args:
+            inputs: x of new examples.
+            noise: whether to draw new targets, for `lm.Gaussian` only.
+            key: of the noise.
+
+        Raises:
+            ValueError: as `predict`; noise without a key.
+        """
+        return self.predict(inputs).samples(noise, key=key)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the fit to one file, without the network; see `linmodels.save`.
 

@@ -1,8 +1,10 @@
 """Methods of inference, one a file."""
 
+from linmodels.methods._equations import pull as pull
 from linmodels.methods._evidence_path import EvidencePath as EvidencePath
 from linmodels.methods._evidence_path import PathPoints as PathPoints
 from linmodels.methods._evidence_terms import EvidenceTerms as EvidenceTerms
+from linmodels.methods._look import look_once as look_once
 from linmodels.methods._method import AbstractMethod as AbstractMethod
 from linmodels.methods._method import AbstractSystem as AbstractSystem
 from linmodels.methods._method import DescentReport as DescentReport

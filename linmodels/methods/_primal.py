@@ -84,7 +84,7 @@ class PrimalSystem(AbstractSystem):
         basis = np.zeros((len(self._basis.values), len(self._flat)))
         basis[:, ~self._flat] = self._basis.vectors.T
         values = beta[0] / alpha[0] * self._basis.values
-        return Known(LowRankRoot(jnp.asarray(basis, float), jnp.asarray(values, float)))
+        return Known(known=LowRankRoot(jnp.asarray(basis, float), jnp.asarray(values, float)))
 
     def _has_eigenvectors(self, alpha: np.ndarray, beta: np.ndarray) -> bool:
         """Whether there are eigenvectors at these hyperparameters, as good as a factorisation."""

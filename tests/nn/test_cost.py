@@ -4,9 +4,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
+import numpy as np
 import pytest
 
 import linmodels as lm
+from linmodels._arrays import parameter_structure
+from linmodels._expansion import expanded
+from linmodels._observations import batches
+from linmodels._products import Factor, unit_design
 from linmodels_nn import linearise
 from nn.networks import made, normal
 
@@ -49,8 +54,7 @@ def cost(network, x, count):
     return counted(curvature, linearised.jacobian(x), block)
 
 
-@pytest.mark.slow  # compiles for long
-@pytest.mark.parametrize(
+NETWORKS = pytest.mark.parametrize(
     ("build", "x"),
     [
         (lambda: made(Deep, 4, 8), normal(16, 8, 8, 8)),
@@ -58,6 +62,10 @@ def cost(network, x, count):
     ],
     ids=["convolutions", "MLP"],
 )
+
+
+@pytest.mark.slow  # compiles for long
+@NETWORKS
 def test_a_curvature_product_costs_four_passes_a_vector(build, x):
     """1 + 4k passes (less in the first layer), the one shared by all vectors."""
     network = build()
@@ -66,6 +74,26 @@ def test_a_curvature_product_costs_four_passes_a_vector(build, x):
     assert few <= 4.2 * 8 * forward
     assert many <= 4.2 * 16 * forward
     assert few - (many - few) <= 1.5 * forward
+
+
+@pytest.mark.slow  # compiles for long
+@NETWORKS
+def test_a_pass_over_batches_of_classes_costs_no_more(build, x):
+    """Where B is taken is kept: a method's own product, W and Wᵀ, takes no pass beside them."""
+    linearised = linearise(build())
+    rows = lm.RowSlices(x, np.arange(len(x)) % 10, batch_size=len(x))
+    data = lm.Batched(rows, linearised.observe(lm.Categorical()))
+    batch = next(batches(expanded(data, linearised.parameters, linearised.parameters)))
+    factor = Factor(None, parameter_structure(linearised.jacobian(x).in_structure()))
+    design, block = unit_design(factor, np.ones(1), "float32"), jnp.ones((8, factor.size))
+    forward, _ = counted(lambda linearised, x: linearised.outputs(x), linearised, x)
+    operations, _ = counted(products, batch, design, block)
+    assert operations <= 4.2 * 8 * forward
+
+
+def products(batch, design, block):
+    data = batch.observations()
+    return design.transpose_product(data, design.product(data, block))
 
 
 def test_exact_error_bars_take_a_gradient_an_output():
