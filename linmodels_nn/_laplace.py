@@ -32,7 +32,11 @@ class Laplace(eqx.Module):
         return self.fit.log_evidence
 
     def predict(
-        self, inputs: PyTree, *, likelihood: lm.AbstractLikelihood | None = None
+        self,
+        inputs: PyTree,
+        *,
+        likelihood: lm.AbstractLikelihood | None = None,
+        batch_size: int = 256,
     ) -> lm.Prediction:
         """Predictions centred on the network's own outputs; see `Linearised.predict`.
 
@@ -42,7 +46,9 @@ class Laplace(eqx.Module):
         Raises:
             ValueError: as `Linearised.predict`.
         """
-        return self.linearised.predict(self.fit.posterior, inputs, likelihood=likelihood)
+        return self.linearised.predict(
+            self.fit.posterior, inputs, likelihood=likelihood, batch_size=batch_size
+        )
 
     def sample(self, inputs: PyTree, *, noise: bool = False, key: Array | None = None) -> PyTree:
         """k joint draws of the outputs, with a leading axis k: `predict(inputs).samples()`.

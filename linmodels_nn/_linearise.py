@@ -1,16 +1,20 @@
 """A trained network, and what a linear model needs of it: outputs, offsets and Jacobians."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
 import linmodels as lm
 from linmodels_nn.jacobian import Jacobian, evaluate
+
+VECTORS = 8
+"""Deviations that pass through the network together."""
 
 
 class Linearised(eqx.Module):
@@ -100,24 +104,53 @@ class Linearised(eqx.Module):
         inputs: PyTree,
         *,
         likelihood: lm.AbstractLikelihood | None = None,
+        batch_size: int = 256,
     ) -> lm.Prediction:
         """Predictions whose mean is the network's own output, with the posterior's error bars.
 
         `posterior.predict(linearised.jacobian(x), linearised.offset(x))` has the mean of the
         linear model instead.
 
+        Examples and deviations pass through the network some at a time, so that memory holds the
+        activations of `batch_size` examples for 8 of the k deviations, however many there are of
+        either: k products with the Jacobian in all.
+
         Args:
             posterior: of θ.
             inputs: x of new examples.
             likelihood: of the new targets, where it is not that of the fit.
+            batch_size: examples that pass through the network together, if it takes one at a time;
+                all of them under jit.
 
         Raises:
-            ValueError: a posterior of other parameters; as `jacobian`.
+            ValueError: a posterior of other parameters; a batch size below 1; as `jacobian`.
         """
-        nothing = jax.tree.map(jnp.zeros_like, posterior.mean)
-        centred = eqx.tree_at(lambda p: p.mean, posterior, nothing)
-        design = self.jacobian(inputs)
-        return centred.predict(design, _outputs(design), likelihood=likelihood)
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+        nothing = lambda tree: jax.tree.map(jnp.zeros_like, tree)
+        none = jax.tree.map(lambda leaf: leaf[:0], posterior.deviations)
+        centred = eqx.tree_at(
+            lambda p: (p.mean, p.deviations), posterior, (nothing(posterior.mean), none)
+        )
+        pieces = list(self._pieces(inputs, batch_size))
+        design = self.jacobian(pieces[0][0])
+        first = centred.predict(design, _outputs(design), likelihood=likelihood)
+        parts = [_pushed(self.jacobian(x), posterior.deviations, rows) for x, rows in pieces]
+        outputs, deviations = parts[0] if len(parts) == 1 else _joined(parts)
+        found = outputs, deviations, self.jacobian(inputs)
+        return eqx.tree_at(lambda p: (p.mean, p.deviations, p.design), first, found)
+
+    def _pieces(self, inputs: PyTree, batch_size: int) -> Iterator[tuple[PyTree, int | None]]:
+        """Examples of one shape, the last of them repeated; and how many, None where it is all."""
+        count = self.jacobian(inputs).num_examples
+        traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(inputs))
+        if traced or count is None or count <= batch_size:
+            yield inputs, None
+            return
+        for start in range(0, count, batch_size):
+            rows = np.minimum(np.arange(start, start + batch_size), count - 1)
+            piece = jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[rows], inputs)
+            yield piece, min(batch_size, count - start)
 
 
 class Observe(eqx.Module):
@@ -278,3 +311,35 @@ def _outputs(jacobian: Jacobian) -> PyTree:
 @eqx.filter_jit
 def _offset(jacobian: Jacobian) -> PyTree:
     return jax.tree.map(jnp.subtract, _outputs(jacobian), jacobian.mv(jacobian.parameters))
+
+
+@eqx.filter_jit
+def _push(jacobian: Jacobian, block: PyTree) -> PyTree:
+    return jax.vmap(jacobian.mv)(block)
+
+
+def _pushed(
+    jacobian: Jacobian, deviations: PyTree, rows: int | None
+) -> tuple[PyTree[Float[Any, "..."]], PyTree[Float[Any, "k ..."]]]:
+    """Outputs and Jζ of every deviation, of the first rows."""
+    cast = jax.tree.map(lambda z, w: jnp.asarray(z, w.dtype), deviations, jacobian.parameters)
+    outputs, count = _outputs(jacobian), len(jax.tree.leaves(cast)[0])
+    blocks = [
+        _push(jacobian, jax.tree.map(lambda z, start=start: z[start : start + VECTORS], cast))
+        for start in range(0, count, VECTORS)
+    ]
+    blocks = blocks or [jax.tree.map(lambda f: jnp.zeros((0, *f.shape), f.dtype), outputs)]
+    pushed = blocks[0] if len(blocks) == 1 else jax.tree.map(lambda *z: jnp.concatenate(z), *blocks)
+    if rows is None:
+        return outputs, pushed
+    return (
+        jax.tree.map(lambda leaf: np.asarray(leaf)[:rows], outputs),
+        jax.tree.map(lambda leaf: np.asarray(leaf)[:, :rows], pushed),
+    )
+
+
+def _joined(parts: list[tuple[PyTree, PyTree]]) -> tuple[PyTree, PyTree]:
+    """Outputs, and deviations with their leading axis k, of all examples."""
+    outputs, deviations = zip(*parts, strict=True)
+    along = lambda axis: lambda *leaves: jnp.asarray(np.concatenate(leaves, axis))
+    return jax.tree.map(along(0), *outputs), jax.tree.map(along(1), *deviations)

@@ -64,6 +64,11 @@ class Jacobian(AbstractMatrixFreeOperator):
         plain = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
         self._outputs = tuple(plain), tree
 
+    @property
+    def num_examples(self) -> int | None:
+        """n, where the function takes an example at a time; else None."""
+        return None if self.batched else len(jax.tree.leaves(self.inputs)[0])
+
     def mv(self, vector: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
         r"""$J v$ for $v$ shaped as the parameters, in forward mode."""
         return _forward(self, vector)

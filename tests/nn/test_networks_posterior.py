@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax as lx
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
@@ -143,6 +144,42 @@ def test_many_outputs_and_few_parameters():
     powers = x.astype(np.float64)[:, None] ** np.arange(count)[::-1]
     dense = np.sqrt(1 + np.mean((np.asarray(weights, np.float64) @ powers.T) ** 2, axis=0))
     np.testing.assert_allclose(std(posterior, x), dense, rtol=1e-4)
+
+
+def test_predictions_in_pieces():
+    """7 examples as 3 + 3 + 1 and 11 deviations as 8 + 3 equal all at once, exact variances too."""
+    linearised, size = linearise(mlp()), 26
+    leaves, tree = jax.tree.flatten(linearised.parameters)
+    drawn = jax.tree.unflatten(tree, [jnp.asarray(normal(11, *leaf.shape)) for leaf in leaves])
+    factor = lx.MatrixLinearOperator(jnp.asarray(normal(size, size)))
+    for posterior in (
+        lm.Posterior(linearised.parameters, drawn, None, lm.Gaussian(1.0)),
+        lm.Posterior(
+            linearised.parameters, jax.tree.map(lambda z: z[:0], drawn), factor, lm.Gaussian(1.0)
+        ),
+    ):
+        whole, pieces = (
+            linearised.predict(posterior, normal(7, 3), batch_size=size) for size in (7, 3)
+        )
+        assert pieces.mean.shape == (7, 2)
+        assert pieces.deviations.shape == (posterior.num_samples, 7, 2)
+        np.testing.assert_allclose(pieces.mean, whole.mean, rtol=1e-6)
+        np.testing.assert_allclose(pieces.deviations, whole.deviations, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(pieces.std(), whole.std(), rtol=1e-5)
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        linearised.predict(posterior, normal(7, 3), batch_size=0)
+
+
+def test_memory_of_predictions_does_not_grow_with_deviations():
+    """An image of 1e5 pixels by a convolution of 8 channels: 8 deviations at a time."""
+    convolution, outputs, k = made(eqx.nn.Conv2d, 1, 8, 3, padding="SAME"), 316 * 317, 32
+    mean = eqx.nn.Lambda(lambda h: jnp.tanh(h).mean(0))
+    linearised = linearise(eqx.nn.Sequential([convolution, mean]))
+    drawn = jax.tree.map(lambda w: jnp.ones((k, *w.shape)), linearised.parameters)
+    posterior = lm.Posterior(linearised.parameters, drawn, None, lm.Gaussian(1.0))
+    predict = lambda posterior, x: linearised.predict(posterior, x).deviations
+    program = eqx.filter_make_jaxpr(predict)(posterior, jnp.ones((1, 1, 316, 317)))[0].jaxpr
+    assert k * outputs <= largest_value(program) <= 8 * 8 * outputs
 
 
 @pytest.mark.parametrize(
