@@ -36,7 +36,7 @@ def solve(layout, side, arrays):
 traced = eqx.filter_jit(solve)
 
 
-COMPILED = {name: SHAPES[name] for name in ("wide", "outputs", "one")}
+COMPILED = {name: SHAPES[name] for name in ("wide", "outputs")}
 """Each shape, prior and side compiles for a second or two."""
 REFUSED = 1e-3
 """Relative error beyond which the dual side may refuse an answer."""
