@@ -287,6 +287,7 @@ def test_nothing_compiles_anew_nor_is_kept(noise, caplog):
 _term = eqx.filter_jit(lambda objective, *arguments: objective.term(*arguments))
 
 
+@pytest.mark.slow
 def test_padding_has_no_loss():
     """Of 9 rows in batches of 4, in any order: the loss of all is that of one batch."""
     x, y = whole(simple_data())
