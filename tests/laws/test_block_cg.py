@@ -26,10 +26,10 @@ LAYOUTS = [
     Layout(*SHAPES["outputs"], "per output", "flat"),
     Layout(*SHAPES["outputs"], "singular", "g"),
 ]
-QUICK = [("entries", "dual")]
+QUICK = [("scalar", "primal")]
 SLOW = [
-    ("scalar", "primal"),
     ("entries", "primal"),
+    ("entries", "dual"),
     ("per output", "dual"),
     ("singular", "primal"),
     ("singular", "dual"),

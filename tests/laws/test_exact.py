@@ -96,7 +96,8 @@ def test_host(side, problem):
     check(problem, side, solve(problem.layout, side, problem.arrays), is_traced=False)
 
 
-@pytest.mark.parametrize("side", ["primal", pytest.param("dual", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["primal", "dual"])
 @given(problem=problems(COMPILED, ("dense", "everything"), ("per output",)))
 def test_traced(side, problem):
     assume(well_posed(problem))

@@ -82,7 +82,11 @@ def test_operators_obey_the_laws_in_float64(name):
         check_operator_laws(OPERATORS[name]("float64"), key=jax.random.key(7))
 
 
-LONG = ("multi-output sparse", "column blocks of row blocks")
+LONG = (
+    "multi-output sparse",
+    "column blocks of row blocks",
+    "sum, product, transpose, negative, ratio",
+)
 """These compile for seconds."""
 
 
