@@ -88,7 +88,13 @@ def ravel(tree):
     return np.concatenate([np.ravel(np.asarray(x, np.float64)) for x in jax.tree.leaves(tree)])
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+LONG = ("Jacobian", "Kronecker", "row blocks", "trees")
+"""These compile for seconds."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in OPERATORS]
+)
 @given(seed=st.integers(0, 2**31))
 def test_operators(name, seed):
     """Weights and a precision of each entry, an offset and a prior mean."""
