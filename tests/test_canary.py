@@ -6,11 +6,21 @@ curvature factor with a block of vectors, for one. The packaging metadata exclud
 this file fails, the installed release has the fault as well and must be excluded too.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+# As users compile, also where the suite saves the time.
+jit = partial(
+    jax.jit,
+    compiler_options={
+        "xla_backend_optimization_level": 3,
+        "xla_llvm_disable_expensive_passes": False,
+    },
+)
 SHAPES = [(4096, 10), (1000, 100), (8, 5000, 3)]
 NUM_VECTORS = 4
 
@@ -47,7 +57,7 @@ def test_products_with_a_block_of_vectors(function, shape):
     probabilities = softmax(logits)
     expected = np.stack([function(probabilities, vector) for vector in vectors])
 
-    block = jax.jit(jax.vmap(function, in_axes=(None, 0)))
+    block = jit(jax.vmap(function, in_axes=(None, 0)))
     actual = block(jnp.asarray(probabilities, "float32"), jnp.asarray(vectors, "float32"))
     np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
 
@@ -57,7 +67,7 @@ def test_softmax_and_its_factor_in_one_function(shape):
     logits, vectors = logits_and_vectors(shape)
     expected = np.stack([factor(softmax(logits), vector) for vector in vectors])
 
-    @jax.jit
+    @jit
     def block(logits, vectors):
         return jax.vmap(factor, in_axes=(None, 0))(jax.nn.softmax(logits), vectors)
 
@@ -69,7 +79,7 @@ def test_squared_norms_of_matrix_vector_products():
     rows = np.random.default_rng(0).standard_normal((2**15 + 1, 3))
     matrix = np.array([[2.0, 0.0, 1.0], [0.0, 3.0, 0.0], [1.0, 0.0, 1.0]])
 
-    @jax.jit
+    @jit
     def norms(matrix, rows):
         return jax.vmap(lambda row: jnp.sum((matrix @ row) ** 2))(rows)
 

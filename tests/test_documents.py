@@ -15,12 +15,8 @@ DOCUMENTS = [
 ]
 
 
-README, *PAGES = DOCUMENTS
-
-
-@pytest.mark.parametrize(
-    "name", [README, *(pytest.param(page, marks=pytest.mark.slow) for page in PAGES)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_examples_run(name, tmp_path, monkeypatch):
     text = (ROOT / name).read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)

@@ -88,8 +88,7 @@ def test_an_intercept_beside_a_column_far_from_zero(side):
 
 
 @pytest.mark.slow
-@SIDES
-@pytest.mark.parametrize("units", [1e-6, 1e6])
+@pytest.mark.parametrize(("side", "units"), [("primal", 1e-6), ("dual", 1e6)])
 def test_learning_does_not_depend_on_the_units_of_the_targets(side, units):
     """α and β follow the units' square, means the units; float32 rounding apart."""
     rng = np.random.default_rng(1)
@@ -116,7 +115,7 @@ DEGENERATE = {
     "zero targets": (np.arange(12.0).reshape(6, 2), np.zeros(6)),
 }
 
-QUICK = ("duplicated columns", "one observation")
+QUICK = ("one observation",)
 
 
 @SIDES
@@ -234,6 +233,7 @@ def test_misuse(unchecked):
         )(jnp.ones(3))
 
 
+@pytest.mark.slow
 def test_too_few_passes_raise_with_the_fit():
     rng = np.random.default_rng(5)
     x = rng.standard_normal((300, 60)) * np.logspace(0, 3, 60)
@@ -246,14 +246,13 @@ def test_too_few_passes_raise_with_the_fit():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [4, 1])
-def test_batches_of_any_size_draw_the_same(size):
-    """10 rows: the noise follows the row, and padding changes nothing."""
+def test_batches_draw_the_same():
+    """10 rows, the last batch half full: the noise follows the row, and padding changes nothing."""
     rng = np.random.default_rng(6)
     x, y = rng.standard_normal((10, 3)).astype(np.float32), np.ones(10, np.float32)
     observe = lambda x, y: lm.Observations(lx.MatrixLinearOperator(x), y, lm.Gaussian(2.0))
     whole = lm.Observations(matrix(x), jnp.asarray(y), lm.Gaussian(2.0))
-    batched = lm.Batched(lm.RowSlices(x, y, batch_size=size), observe)
+    batched = lm.Batched(lm.RowSlices(x, y, batch_size=4), observe)
     for side in ("primal", "dual"):
         method = lm.BlockCG(side, tolerance=1e-8)
         fits = [

@@ -77,11 +77,10 @@ SPECTRA = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spectrum", SPECTRA.values(), ids=SPECTRA)
-@pytest.mark.parametrize("num_samples", [16, 64])
-def test_passes_within_a_factor_of_two(spectrum, num_samples):
+@pytest.mark.parametrize(("name", "num_samples"), [*((n, 16) for n in SPECTRA), ("1e5/i", 64)])
+def test_passes_within_a_factor_of_two(name, num_samples):
     """A probe foresees what block-CG takes; the last check of the residual may be in it or not."""
-    values = spectrum(np.arange(1.0, 4_501.0))
+    values = SPECTRA[name](np.arange(1.0, 4_501.0))
     rng = np.random.default_rng(0)
     targets = np.sqrt(values) * rng.standard_normal(len(values)) + rng.standard_normal(len(values))
     design = lx.DiagonalLinearOperator(jnp.asarray(np.sqrt(values), jnp.float32))

@@ -72,7 +72,6 @@ def process():
         ("Exact", dense, 4_000, 2_000, 8),
         ("Exact", dense, 1_500, 4_500, 8),
         ("BlockCG", repeated, 500_000, 250_000, 8),
-        ("BlockCG", repeated, 800_000, 80_000, 8),
         ("BlockCG", repeated, 200_000, 600_000, 8),
         ("BlockCG", repeated, 140_000, 70_000, 32),
     ],

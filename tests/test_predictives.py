@@ -50,6 +50,7 @@ def classified(likelihood, labels, design):
     return fit.posterior.predict(design)
 
 
+@pytest.mark.slow
 def test_predictions_by_probit_are_near_those_by_samples():
     """Within 0.02, the known error of the approximation, and 4/√1000 · ½ of sampling."""
     design = lx.MatrixLinearOperator(jnp.linspace(-1, 1, 8)[:, None])
@@ -87,6 +88,7 @@ def test_reliability_by_hand():
     assert abs(float(found.expected_error) - expected) < 1e-6
 
 
+@pytest.mark.slow
 def test_joint_log_prob_over_all_sets():
     """Of two in pairs with τ = 2, the mean over all draws: brute force, to 5 standard errors."""
     log_probs = jnp.log(jnp.array([[0.9, 0.2], [0.1, 0.6], [0.5, 0.5]]))
@@ -105,6 +107,7 @@ def test_joint_log_prob_of_single_observations_is_marginal():
     np.testing.assert_allclose(found, marginal, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_samples_that_know_what_goes_together_win():
     """One coin for all flips: 2τ log ½ apart, each alone; together log ½ and a bit."""
     together = jnp.log(jnp.where(jnp.arange(2)[:, None] == 0, 0.99, 0.01) * jnp.ones(8))

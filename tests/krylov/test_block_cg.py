@@ -21,10 +21,10 @@ def solve(matrix, rhs, tolerance=1e-5, **rest):
 
 
 def test_twice_the_identity_is_regular():
-    rhs = jax.random.normal(jax.random.key(0), (1, 100_000), jnp.float32)
-    solution = block_cg(lambda x: 2 * x, rhs, RelativeResidual(1e-5))
+    rhs = np.random.default_rng(0).standard_normal((1, 100_000)).astype(np.float32)
+    solution = block_cg(lambda x: 2 * x, jnp.asarray(rhs), RelativeResidual(1e-5))
     assert solution.result == lm.RESULTS.successful
-    assert jnp.linalg.norm(solution.value - rhs / 2) <= 1e-5 * jnp.linalg.norm(rhs / 2)
+    assert np.linalg.norm(solution.value - rhs / 2) <= 1e-5 * np.linalg.norm(rhs / 2)
 
 
 @pytest.mark.parametrize("scale", [1, 1e-9, 1e-20])
@@ -141,7 +141,8 @@ class DataSpace(AbstractStoppingRule):
         return bool(error <= self.tolerance * progress.measure.sum())
 
 
-@pytest.mark.parametrize(("power", "k"), [(1, 16), (2, 16), (1, 64), (2, 64)])
+@pytest.mark.parametrize("k", [16, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("power", [1, 2])
 def test_float32_reaches_1e_6_in_data_space(power, k):
     """Eigenvalues 1e5/i and 1e5/i², of which ε² κ² = 4e-5 would be left for a plain solver."""
     values = 1e5 / np.arange(1.0, 2_001.0) ** power

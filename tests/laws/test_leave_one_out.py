@@ -38,7 +38,7 @@ def log_density(problem, entries, covariance, residual):
     return dense.log_normal(basis.T @ residual, predictive) if seen.any() else 0.0
 
 
-@given(problem=problems(TWO, extremes=(None,)))
+@given(problem=problems(TWO, ("everything",), ("entries", "singular"), extremes=(None,)))
 def test_equals_refits(problem):
     assume(well_posed(problem))
     arrays = problem.arrays

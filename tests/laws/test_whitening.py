@@ -88,7 +88,13 @@ def ravel(tree):
     return np.concatenate([np.ravel(np.asarray(x, np.float64)) for x in jax.tree.leaves(tree)])
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+LONG = ("Jacobian", "Kronecker", "row blocks", "trees")
+"""These compile for seconds."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in OPERATORS]
+)
 @given(seed=st.integers(0, 2**31))
 def test_operators(name, seed):
     """Weights and a precision of each entry, an offset and a prior mean."""
@@ -96,16 +102,16 @@ def test_operators(name, seed):
     outputs, inputs = design.out_structure(), design.in_structure()
     targets, offset = like(seed + 10, outputs), like(seed + 20, outputs)
     mean = like(seed + 30, inputs)
-    precision = jax.tree.map(lambda v: v**2, like(seed + 40, outputs))
+    precision = jax.tree.map(lambda v: jnp.asarray(np.square(v)), like(seed + 40, outputs))
     weights = jnp.asarray(np.random.default_rng(seed).uniform(0, 2, N))
     data = lm.Observations(design, targets, lm.Gaussian(precision), offset, weights)
     (rows,) = whitened_rows(data, mean)
     matrix = np.asarray(design.as_matrix(), np.float64)
-    column = lambda t: weights.reshape(-1, *[1] * (len(t.shape) - 1))
-    spread = jax.tree.map(lambda t: jnp.broadcast_to(column(t), t.shape), outputs)
+    column = lambda t: np.asarray(weights).reshape(-1, *[1] * (len(t.shape) - 1))
+    spread = jax.tree.map(lambda t: np.broadcast_to(column(t), t.shape), outputs)
     root = np.sqrt(ravel(precision) * ravel(spread))
     residual = ravel(targets) - ravel(offset) - matrix @ ravel(mean)
-    sizes = ravel(jax.tree.map(abs, targets)) + abs(ravel(offset)) + abs(matrix) @ abs(ravel(mean))
+    sizes = abs(ravel(targets)) + abs(ravel(offset)) + abs(matrix) @ abs(ravel(mean))
     # A product of three roundings; sums of at most 9 terms, with products from as_matrix.
     bound, largest = 32 * working_epsilon() * root, abs(matrix).max()
     wanted = root[:, None] * matrix

@@ -82,7 +82,17 @@ def test_operators_obey_the_laws_in_float64(name):
         check_operator_laws(OPERATORS[name]("float64"), key=jax.random.key(7))
 
 
-@pytest.mark.parametrize("name", COMPOSED)
+LONG = (
+    "multi-output sparse",
+    "column blocks of row blocks",
+    "sum, product, transpose, negative, ratio",
+)
+"""These compile for seconds."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in COMPOSED]
+)
 def test_composed_operators_obey_the_laws_in_float32(name):
     check_operator_laws(COMPOSED[name]("float32"), key=jax.random.key(7))
 
