@@ -1,5 +1,6 @@
 """How modes of other likelihoods are searched for, against dense Newton steps."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,12 +14,17 @@ from laws.test_laplace import (
     N,
     batched,
     observations,
+    observe,
     oracle,
     prior_of,
     random_arrays,
+    require_mode,
     require_products,
 )
 from laws.tolerances import working_epsilon
+from linmodels.krylov import Known, LowRankRoot
+from linmodels.methods import _primal
+from linmodels.methods._mean import CLOSEST, mean_by_products
 
 
 @pytest.mark.slow
@@ -103,3 +109,52 @@ def test_a_search_begins_where_the_curvature_is_held():
     for expanded in recorder.expansions:
         np.testing.assert_allclose(expanded.targets, outputs, rtol=1e-3, atol=1e-3)
     assert len(recorder.expansions) <= 4  # for the g-prior, a step or two, the posterior
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("closeness", [1e-2, 0.0])
+def test_a_mean_by_products_is_as_close_as_asked(flat, closeness):
+    """‖e‖²_H ≤ closeness ‖x̄‖², the error estimated to a factor of 4, and with a preconditioner."""
+    arrays = random_arrays("poisson", 1, flat=flat)
+    held = Arrays(*(np.asarray(a, np.float64) for a in arrays))
+    precision = (held.alpha / held.root**2) * (np.arange(D) > 0 if flat else 1)
+    rows = np.sqrt(held.weights)[:, None, None] * held.design
+    information = np.einsum("nmd,nme->de", rows, rows)
+    left = np.sqrt(held.weights)[:, None] * (held.targets - held.offset - held.design @ held.mean)
+    hessian = information + np.diag(precision)
+    truth = held.mean + np.linalg.solve(hessian, np.einsum("nmd,nm->d", rows, left))
+    data = observe(lm.Gaussian(1.0), *arrays[:4])
+    prior, size = prior_of(arrays, flat=flat), np.sum(precision * (truth - held.mean) ** 2)
+    whitened = (
+        held.root
+        * information
+        * held.root[:, None]
+        / held.alpha
+        * np.outer(precision > 0, precision > 0)
+    )
+    values, vectors = np.linalg.eigh(whitened)
+    root = LowRankRoot(jnp.asarray(vectors.T, float), jnp.asarray(np.maximum(values, 0), float))
+    for preconditioner in (None, Known(known=root)):
+        near = np.linspace(-1, 1, D)
+        found = mean_by_products(
+            data, prior, np.array([held.alpha]), near, closeness, preconditioner
+        )
+        error = np.asarray(found.parameters, np.float64) - truth
+        assert found.result == lm.RESULTS.successful
+        assert found.finest == (closeness == 0)
+        squared = 4 * max(closeness, CLOSEST)
+        assert error @ hessian @ error <= squared * max(size, 1)
+        np.testing.assert_allclose(found.size, size, rtol=2 * np.sqrt(squared) + squared)
+
+
+def test_a_curvature_that_was_decomposed_preconditions_the_search(monkeypatch):
+    """The mode by conjugate gradients, to their closeness; covariance and evidence as ever."""
+    monkeypatch.setattr(_primal, "QUICK_SIDE", 0)
+    arrays, point = random_arrays("categorical", 2), np.linspace(-1, 1, D)
+    data, at = observations("categorical", arrays), jnp.asarray(point, arrays.design.dtype)
+    fit = lm.infer(data, prior_of(arrays), num_samples=0, curvature_at=at)
+    truth = oracle("categorical", arrays, curvature_at=point)
+    dimension = np.trace(np.linalg.solve(truth.precision, truth.information))
+    require_mode(fit, truth, 2 * np.sqrt(2e-6 * dimension))
+    np.testing.assert_allclose(fit.log_evidence, truth.log_evidence, rtol=1e-4)
+    np.testing.assert_allclose(fit.effective_dimension, dimension, rtol=1e-4)
