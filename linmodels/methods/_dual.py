@@ -8,13 +8,15 @@ import jax.numpy as jnp
 import lineax as lx
 import numpy as np
 import scipy.linalg
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from linmodels._posterior import posterior_from_arrays
 from linmodels._priors import GaussianPrior
+from linmodels.krylov import Known, LowRankRoot
 from linmodels.likelihoods import LOG_2PI
 from linmodels.methods._dense import inverse_from_cholesky, inverse_triangle, scale_rows
 from linmodels.methods._evidence_path import EvidencePath, require_one_each
+from linmodels.methods._mean import QUICK_SIDE
 from linmodels.methods._method import AbstractSystem, Evaluation, EvidenceTerms, Scales, Solution
 from linmodels.methods._moments import Shift
 from linmodels.methods._parameters import ParameterMap, as_operator, scales_of
@@ -201,7 +203,7 @@ class DualSystem(AbstractSystem):
         require_one_each(self.parameters.num_groups, len(self.rows.rank))
         rows = self.rows
         basis, triangle = np.linalg.qr(self._flat_rows)
-        values, vectors = np.linalg.eigh(_project(basis, self.kernels[0].copy()))
+        values, vectors = self._eigenpairs
         squares = (vectors.T @ (rows.targets - basis @ (basis.T @ rows.targets))) ** 2
         kept = values > len(values) * np.finfo(float).eps * max(values[-1], 0)
         return EvidencePath(
@@ -213,6 +215,31 @@ class DualSystem(AbstractSystem):
             rank=float(rows.rank[0]),
             log_determinant=rows.log_determinant,
         )
+
+    def for_similar(self, alpha: np.ndarray, beta: np.ndarray) -> Known | None:
+        """Eigenvectors of WᵀW, Wᵀv/√λ, where another kernel would cost more."""
+        if len(self.rows.targets) <= QUICK_SIDE or not len(alpha) == len(beta) == 1:
+            return None
+        values, directions = self._directions
+        values = jnp.asarray(beta[0] / alpha[0] * values, float)
+        return Known(known=LowRankRoot(directions, values))
+
+    @cached_property
+    def _eigenpairs(self) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, "N N"]]:
+        """Of W₀W₀ᵀ with flat columns projected out."""
+        basis = np.linalg.qr(self._flat_rows)[0]
+        return tuple(np.linalg.eigh(_project(basis, self.kernels[0].copy())))
+
+    @cached_property
+    def _directions(self) -> tuple[Float[np.ndarray, " q"], Float[Array, "q r"]]:
+        """Eigenvalues of W₀ᵀW₀ that single precision sees, and their eigenvectors."""
+        values, vectors = self._eigenpairs
+        kept = values > np.finfo(np.float32).eps * max(values[-1], 0)
+        values, vectors = values[kept], vectors[:, kept] / np.sqrt(values[kept])
+        basis = np.linalg.qr(self._flat_rows)[0]
+        vectors = (vectors - basis @ (basis.T @ vectors)).T
+        parts = [np.asarray(vectors @ block, np.float32) for _, block in self._columns()]
+        return values, jnp.asarray(np.concatenate(parts, axis=1), float)
 
 
 def _require_resolved(matrix: np.ndarray) -> None:

@@ -15,6 +15,8 @@ from linmodels.methods._method import Hyperparameters, Mean
 from linmodels.methods._sketch import sketchable
 from linmodels.methods.stopping import MeanRule
 
+QUICK_SIDE = 500
+"""Side up to which a dense factorisation anew is as quick as a few dozen passes."""
 CLOSEST = 1e-6
 """‖e‖²_H over ‖x̄‖² that single precision reaches where eigenvalues spread over five decades."""
 

@@ -14,12 +14,10 @@ from linmodels.likelihoods import LOG_2PI
 from linmodels.methods._dense import cholesky_above, inverse_triangle, scale_rows
 from linmodels.methods._eigenbasis import Eigenbasis, Reduced, eigenbasis, eliminate
 from linmodels.methods._evidence_path import EvidencePath, require_one_each
+from linmodels.methods._mean import QUICK_SIDE
 from linmodels.methods._method import AbstractSystem, Evaluation, EvidenceTerms, Scales, Solution
 from linmodels.methods._moments import Moments
 from linmodels.methods._parameters import ParameterMap, known_residual, scales_of
-
-QUICK_SIDE = 500
-"""Parameters up to which a Gram matrix is as quick as a few dozen passes."""
 
 
 class _Factorised(NamedTuple):

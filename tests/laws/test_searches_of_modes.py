@@ -23,7 +23,7 @@ from laws.test_laplace import (
 )
 from laws.tolerances import working_epsilon
 from linmodels.krylov import Known, LowRankRoot
-from linmodels.methods import _primal
+from linmodels.methods import _dual, _equations, _primal
 from linmodels.methods._mean import CLOSEST, mean_by_products
 
 
@@ -147,14 +147,31 @@ def test_a_mean_by_products_is_as_close_as_asked(flat, closeness):
         np.testing.assert_allclose(found.size, size, rtol=2 * np.sqrt(squared) + squared)
 
 
-def test_a_curvature_that_was_decomposed_preconditions_the_search(monkeypatch):
-    """The mode by conjugate gradients, to their closeness; covariance and evidence as ever."""
-    monkeypatch.setattr(_primal, "QUICK_SIDE", 0)
-    arrays, point = random_arrays("categorical", 2), np.linspace(-1, 1, D)
+@pytest.mark.parametrize("side", ["primal", "dual"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_curvature_that_was_decomposed_preconditions_the_search(side, flat, monkeypatch):
+    """The mode by conjugate gradients, to their closeness; covariance and evidence as ever.
+
+    With the curvature of the mode itself the preconditioned system is the identity, and the last
+    solve takes a pass or two.
+    """
+    monkeypatch.setattr({"primal": _primal, "dual": _dual}[side], "QUICK_SIDE", 0)
+    arrays = random_arrays("categorical", 2, flat=flat)
+    point = oracle("categorical", arrays, flat=flat).mean
     data, at = observations("categorical", arrays), jnp.asarray(point, arrays.design.dtype)
-    fit = lm.infer(data, prior_of(arrays), num_samples=0, curvature_at=at)
-    truth = oracle("categorical", arrays, curvature_at=point)
-    dimension = np.trace(np.linalg.solve(truth.precision, truth.information))
+    passes, count = [], _equations.block_cg
+    monkeypatch.setattr(_equations, "block_cg", lambda *a, **k: noted(passes, count(*a, **k)))
+    arguments = {"method": lm.Exact(side), "num_samples": 0, "curvature_at": at}
+    fit = lm.infer(data, prior_of(arrays, flat=flat), **arguments)
+    truth = oracle("categorical", arrays, flat=flat, curvature_at=point)
+    assert passes
+    assert max(passes) <= 4
+    dimension = np.trace(np.linalg.solve(truth.precision, truth.information)) - flat
     require_mode(fit, truth, 2 * np.sqrt(2e-6 * dimension))
     np.testing.assert_allclose(fit.log_evidence, truth.log_evidence, rtol=1e-4)
     np.testing.assert_allclose(fit.effective_dimension, dimension, rtol=1e-4)
+
+
+def noted(passes, solution):
+    passes.append(solution.progress.passes)
+    return solution
