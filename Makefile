@@ -1,5 +1,5 @@
-# `make demo` and `make test` need only python3 (3.11 or newer) and make: what else they use is
-# installed into a private environment, $(VENV), the first time.
+# `make demo`, `make demo-nn` and `make test` need only python3 (3.11 or newer) and make: what else
+# they use is installed into a private environment, $(VENV), the first time.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,10 +11,13 @@ PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist workstea
 QUICK := JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(PYTEST)
 LAWS := law or hypothesis
 
-.PHONY: demo test test-but-laws slow laws-slow laws-x64 laws-many lint types layers docs benchmarks clean
+.PHONY: demo demo-nn test test-but-laws slow laws-slow laws-x64 laws-many lint types layers docs benchmarks clean
 
 demo: $(VENV)/package.stamp  ## fit and forecast real data, drawn to demo.png
 	$(BIN)/linmodels demo --out demo.png
+
+demo-nn: $(VENV)/package.stamp  ## error bars for a network that reads digits, drawn to demo-nn.png
+	$(BIN)/python -m linmodels_nn.demo --out demo-nn.png
 
 test: $(VENV)/development.stamp  ## the fast tests, under four minutes
 	$(QUICK) -m 'not slow'
@@ -53,7 +56,7 @@ benchmarks: $(VENV)/development.stamp
 	  $(BIN)/python -m "benchmarks.paper.$$(basename "$$script" .py)"; done
 
 clean:
-	rm -rf $(VENV) site demo.png .pytest_cache .jax_cache .hypothesis .ruff_cache .import_linter_cache
+	rm -rf $(VENV) site demo.png demo-nn.png .pytest_cache .jax_cache .hypothesis .ruff_cache .import_linter_cache
 
 $(VENV)/package.stamp: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { \

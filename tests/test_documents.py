@@ -8,6 +8,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [
     "README.md",
+    "docs/coming-from-laplace-torch.md",
     "docs/getting-started.md",
     "docs/how-it-works.md",
     "docs/networks.md",
