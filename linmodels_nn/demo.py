@@ -180,7 +180,7 @@ def run(out: Path, seed: int) -> None:
     fitted = nn.laplace(
         network,
         (inputs, digits.labels),
-        lm.Categorical(),  # pyright: ignore[reportCallIssue]
+        lm.Categorical(),
         key=laplace_key,
         num_samples=NUM_SAMPLES,
         callback=_progress,

@@ -29,6 +29,9 @@ class Categorical(AbstractCurved):
            [1., 0.]], dtype=float32)
     """
 
+    def __init__(self):  # for type checkers, which take abstract variables for fields
+        pass
+
     @property
     def acts_by_entry(self) -> bool:
         """R mixes the classes."""

@@ -21,6 +21,9 @@ class Poisson(AbstractEntrywise):
     Array([-1.,  2.], dtype=float32)
     """
 
+    def __init__(self):  # for type checkers, which take abstract variables for fields
+        pass
+
     def as_targets(self, targets: PyTree, structure: PyTree) -> PyTree[Float[Array, "..."]]:
         """Targets shaped as the outputs; see `AbstractLikelihood.as_targets`.
 

@@ -228,7 +228,8 @@ class DualSystem(AbstractSystem):
     def _eigenpairs(self) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, "N N"]]:
         """Of W₀W₀ᵀ with flat columns projected out."""
         basis = np.linalg.qr(self._flat_rows)[0]
-        return tuple(np.linalg.eigh(_project(basis, self.kernels[0].copy())))
+        values, vectors = np.linalg.eigh(_project(basis, self.kernels[0].copy()))
+        return values, vectors
 
     @cached_property
     def _directions(self) -> tuple[Float[np.ndarray, " q"], Float[Array, "q r"]]:
