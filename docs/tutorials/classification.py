@@ -71,7 +71,7 @@ print(f"log evidence {float(fitted.log_evidence):.0f} nats")
 # distance.
 
 held_out = fitted.predict(x_held_out)
-far = fitted.predict(np.array([[0, 3], [3, 0], [-3, -3], [0, -3]], "float32"))
+far = fitted.predict(np.array([[0, 3], [0, 3.1], [3, 0], [-3, -3]], "float32"))
 for name, prediction in {"held-out points": held_out, "far away": far}.items():
     alone = jax.nn.softmax(prediction.mean).max(axis=1).mean()
     averaged = prediction.probabilities().max(axis=1).mean()
@@ -95,13 +95,13 @@ for name, probabilities in {"alone": jnp.exp(alone), "with": held_out.probabilit
 
 # ## Joint samples
 #
-# Every sample is one function, seen at all points at once. Whether two points have the same class
-# can only be asked of those: the product of the two probabilities would take them for independent.
+# Every sample is one function, seen at all points at once. Whether two points have the same class,
+# such as the first two of those far away, can only be asked of samples: the product of their
+# probabilities would take them for independent.
 
-neighbours = fitted.predict(np.array([[0, 3], [0, 3.1]], "float32"))
-classes = jax.nn.softmax(neighbours.samples())
+classes = jax.nn.softmax(far.samples())
 together = (classes[:, 0] * classes[:, 1]).sum(axis=1).mean()
-apart = (neighbours.probabilities()[0] * neighbours.probabilities()[1]).sum()
+apart = (far.probabilities()[0] * far.probabilities()[1]).sum()
 print(f"the same class: {together:.0%}, were they independent {apart:.0%}")
 assert together > apart
 
