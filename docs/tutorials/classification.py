@@ -67,8 +67,8 @@ print(f"log evidence {float(fitted.log_evidence):.0f} nats")
 # ## Predictions
 #
 # `probabilities()` averages the softmax over samples of the posterior. Where there are data, that
-# changes little. Far away the network alone is as sure as anywhere, for nothing in its training told
-# it otherwise; many other weights that fit the data as well say something else there.
+# changes little. Far away the network alone is as sure as anywhere, for nothing in its training
+# told it otherwise; other weights that fit the data as well say something else there.
 
 held_out = fitted.predict(x_held_out)
 far = fitted.predict(np.array([[0, 3], [0, 3.1], [3, 0], [-3, -3]], "float32"))
