@@ -90,7 +90,7 @@ print(
 print(f"with error bars {held_out.log_prob(labels_held_out).mean():.3f} nats a point")
 
 for name, probabilities in {"alone": jnp.exp(alone), "with": held_out.probabilities()}.items():
-    reliability = lm.metrics.reliability(probabilities, labels_held_out)
+    reliability = lm.metrics.reliability(probabilities, jnp.asarray(labels_held_out))
     print(f"calibration error {name}: {reliability.expected_error:.3f}")
 
 # ## Joint samples
