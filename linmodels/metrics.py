@@ -1,6 +1,6 @@
 """How good predictions are: arrays in, arrays out."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,7 @@ def coverage(
     return jnp.mean((targets >= lower) & (targets <= upper))
 
 
-def brier(probabilities: Float[Array, "n c"], labels: Int[Array, " n"]) -> Float[Array, ""]:
+def brier(probabilities: Float[Any, "n c"], labels: Int[Any, " n"]) -> Float[Array, ""]:
     """Mean over observations of Σ_c (p_c − [y = c])², between 0 and 2 (Brier 1950).
 
     Raises:
@@ -90,7 +90,7 @@ class Reliability(NamedTuple):
 
 
 def reliability(
-    probabilities: Float[Array, "n c"], labels: Int[Array, " n"], bins: int = 15
+    probabilities: Float[Any, "n c"], labels: Int[Any, " n"], bins: int = 15
 ) -> Reliability:
     """By equal bins of the probability of the most probable class (Guo et al. 2017).
 

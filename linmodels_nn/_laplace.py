@@ -110,6 +110,7 @@ def laplace(
     method: lm.AbstractMethod | None = None,
     num_samples: int = 64,
     batch_size: int = 256,
+    tolerance: float = 1e-3,
     callback: Callable[[Any], None] | None = None,
     throw: bool = True,
 ) -> Laplace:
@@ -138,6 +139,7 @@ def laplace(
         method: of inference; as `lm.plan` chooses where None.
         num_samples: k, the deviations to draw.
         batch_size: examples that pass through the network together, where data are a pair.
+        tolerance: as for `lm.maximise_evidence`: by that much α‖θ̄‖² may differ from γ, relatively.
         callback: called with the `lm.Plan` before anything runs, where no method is given, and
             with the `lm.EvidenceState` after every update; `print` is one.
         throw: raise where the result is not successful.
@@ -157,6 +159,7 @@ def laplace(
         method=method,
         num_samples=num_samples,
         key=key,
+        tolerance=tolerance,
         curvature_at=linearised.parameters if curved else None,
         callback=callback,
         throw=throw,
