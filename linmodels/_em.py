@@ -121,7 +121,7 @@ def maximise_evidence(
     scales = system.scales()
     state = _start(scales, prior, likelihood, state)
     update = partial(_step, system, scales, likelihood.learn, m_step)
-    _require_own(state, update, tolerance)
+    _require_own(state, update, tolerance, max_steps)
     while not state.settled(tolerance) and state.step < max_steps:
         state = _advanced(update, state)
         if callback is not None:
@@ -166,12 +166,15 @@ def _checked(state: EvidenceState, scales: Scales, likelihood: AbstractLikelihoo
 
 
 def _require_own(
-    state: EvidenceState, update: Callable[[EvidenceState], EvidenceState], tolerance: float
+    state: EvidenceState,
+    update: Callable[[EvidenceState], EvidenceState],
+    tolerance: float,
+    max_steps: int,
 ) -> None:
     """Refuses a state that has settled, but not on these data."""
-    if state.step > 0 and state.settled(tolerance):
-        following = update(state)
-        if not following.settled(10 * tolerance):
+    if state.step > 0 and (state.settled(tolerance) or state.step >= max_steps):
+        following = update(state)  # whatever it has learned of the data, the solution uses
+        if state.settled(tolerance) and not following.settled(10 * tolerance):
             raise ValueError(
                 f"state has settled, but these data would still change it by a factor of "
                 f"{np.exp(following.change):.3g}: it is of another fit. Start without it."

@@ -1,6 +1,5 @@
 """Data to second order around a point: Gaussian noise to every method, exact in the gradient."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,42 +9,34 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import parameter_structure, shaped_like
-from linmodels._observations import (
-    Batch,
-    Batched,
-    Data,
-    Observations,
-    RowSlices,
-    batches,
-    example_batch,
-    shuffles_rows,
-)
+from linmodels._observations import Batch, Data, Observations, batches, example_batch
 from linmodels._priors import GaussianPrior
 from linmodels.likelihoods import AbstractCurved, QuadraticExpansion
 
 
-def expanded(data: Data, parameters: PyTree, curvature_at: PyTree = None) -> Data:
+def expanded(data: Data, parameters: PyTree, *, curvature_alone: bool = False) -> Data:
     """The data with every likelihood expanded at outputs f_t = o + Φθ_t, which become the targets.
 
-    With R at θ₀ and Pearson residuals r, whitened targets are √w (R(f_t − o − Φμ) + r), whose
-    posterior mean is one Newton step from θ_t. What is expanded, up to three numbers a target, is
-    kept, so that passes over batches do not compute it anew.
+    With Pearson residuals r, whitened targets are √w (R(f_t − o − Φμ) + r), whose posterior mean is
+    one Newton step from θ_t. What is expanded, two numbers a target, is kept, so that passes over
+    batches do not compute it anew: a batch has to have the same rows every time.
 
     Args:
         data: the observations.
-        parameters: θ_t, where the gradient is taken.
-        curvature_at: θ₀, where the curvature is; θ_t where None.
+        parameters: θ_t.
+        curvature_alone: whether r is to be 0, as only the curvature matters. It may be huge where
+            an outcome was thought impossible.
     """
     if isinstance(data, Observations):
-        return _around(data, _expand(Batch(None, data, None, None), parameters, curvature_at))
-    tree = example_batch(data).design.out_structure()
-    kept = []
+        batch = Batch(None, data, None, None)
+        return _around(data, _expand(batch, parameters, curvature_alone))
+    kept, parts, own = [], None, 0
     for batch in batches(data):
-        rows = int(np.sum(batch.mask))
-        leaves = jax.tree.leaves(_expand(batch, parameters, curvature_at))
-        kept.append(tuple(np.asarray(leaf)[:rows] for leaf in leaves))
-    observe = _Expanded(data.observe, len(data.read(0)), len(kept[0]), jax.tree.structure(tree))
-    return Batched(_beside(data, kept), observe, *data.shared)
+        own, rows = len(batch.arguments) - len(data.shared), int(np.sum(batch.mask))
+        parts = _expand(batch, parameters, curvature_alone)
+        kept.append(tuple(np.asarray(leaf)[:rows] for leaf in jax.tree.leaves(parts)))
+    assert parts is not None
+    return data.extended(kept, _Expanded(data.observe, own, jax.tree.structure(parts)))
 
 
 def at_prior_mean(data: Data, prior: GaussianPrior) -> Data:
@@ -69,29 +60,26 @@ class _Parts(NamedTuple):
 
     outputs: PyTree
     """f_t"""
-    curved_at: PyTree
-    """f₀, where R is taken; None where that is f_t"""
     residual: PyTree
     """r"""
 
 
 @eqx.filter_jit
-def _expand(batch: Batch, parameters: PyTree, curvature_at: PyTree) -> _Parts:
+def _expand(batch: Batch, parameters: PyTree, curvature_alone: bool) -> _Parts:
     data = batch.observations()
     likelihood = data.likelihood
     assert isinstance(likelihood, AbstractCurved)
     outputs = outputs_at(data, parameters)
-    other = None if curvature_at is None else outputs_at(data, curvature_at)
-    at = outputs if other is None else other
-    residual = likelihood.pearson_residual(at, likelihood.score(outputs, data.targets))
-    return _Parts(outputs, other, residual)
+    if curvature_alone:
+        return _Parts(outputs, jax.tree.map(jnp.zeros_like, outputs))
+    score = likelihood.score(outputs, data.targets)
+    return _Parts(outputs, likelihood.pearson_residual(outputs, score))
 
 
 def _around(data: Observations, parts: _Parts) -> Observations:
     """Unchecked: where outputs are not finite, whoever meets them first names the cause."""
-    at = parts.outputs if parts.curved_at is None else parts.curved_at
     assert isinstance(data.likelihood, AbstractCurved)
-    likelihood = QuadraticExpansion(data.likelihood, at, parts.residual)
+    likelihood = QuadraticExpansion(data.likelihood, parts.outputs, parts.residual)
     return eqx.tree_at(lambda d: (d.targets, d.likelihood), data, (parts.outputs, likelihood))
 
 
@@ -100,45 +88,14 @@ class _Expanded(eqx.Module):
 
     observe: Any
     own: int = eqx.field(static=True)
-    """arrays of a batch that are the data's"""
-    kept: int = eqx.field(static=True)
-    """arrays behind them, the leaves of an expansion"""
-    outputs: Any = eqx.field(static=True)
-    """tree structure of the outputs"""
+    """arrays of a batch that are the data's; the leaves of an expansion follow"""
+    parts: Any = eqx.field(static=True)
+    """tree structure of that"""
 
     def __call__(self, *arguments: Any) -> Observations:
-        end = self.own + self.kept
+        end = self.own + self.parts.num_leaves
         data = self.observe(*arguments[: self.own], *arguments[end:])
-        count = self.outputs.num_leaves
-        leaves = arguments[self.own : end]
-        trees = [
-            jax.tree.unflatten(self.outputs, leaves[start : start + count])
-            for start in range(0, self.kept, count)
-        ]
-        outputs, *at, residual = trees
-        return _around(data, _Parts(outputs, at[0] if at else None, residual))
-
-
-def _beside(data: Batched, kept: list[tuple[np.ndarray, ...]]) -> Sequence[tuple[Any, ...]]:
-    """The batches with further arrays, their rows one by one where the data's are."""
-    if not shuffles_rows(data):
-        return _Beside(data.batches, kept)
-    columns = [np.concatenate(column) for column in zip(*kept, strict=True)]
-    assert isinstance(data.batches, RowSlices)
-    return RowSlices(*data.batches.arrays, *columns, batch_size=data.batch_size)
-
-
-class _Beside(Sequence):
-    """Batches with further arrays."""
-
-    def __init__(self, batches: Sequence[tuple[Any, ...]], kept: list[tuple[np.ndarray, ...]]):
-        self.batches, self.kept = batches, kept
-
-    def __len__(self) -> int:
-        return len(self.kept)
-
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
-        return (*self.batches[index], *self.kept[index])
+        return _around(data, jax.tree.unflatten(self.parts, arguments[self.own : end]))
 
 
 def outputs_at(data: Observations, parameters: PyTree) -> PyTree:

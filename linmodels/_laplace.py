@@ -76,8 +76,11 @@ def _around_the_mode(
     structure = parameter_structure(example.design.in_structure())
     if curvature_at is not None:
         curvature_at = shaped_like(curvature_at, structure, "curvature_at", "θ")
-    start = prior_mean(prior, structure) if curvature_at is None else curvature_at
-    first = method.prepare(expanded(data, start), prior, num_samples=num_samples, key=key)
+    if curvature_at is None:
+        start = expanded(data, prior_mean(prior, structure))
+    else:
+        start = expanded(data, curvature_at, curvature_alone=True)
+    first = method.prepare(start, prior, num_samples=num_samples, key=key)
     return LaplaceSystem(
         prior=first.prior,
         reason=f"Laplace's approximation of {name} around the mode; {first.reason}",
@@ -137,7 +140,8 @@ class LaplaceSystem(AbstractSystem):
         mode, system = self._at_mode(alpha, before)
         found = system.evaluate(alpha, beta, inner)
         terms = self._terms(mode, found.terms, alpha)
-        return found._replace(terms=terms, start=(mode, found.start))
+        noise = np.maximum(found.alpha_noise, mode.norm_error)
+        return found._replace(terms=terms, alpha_noise=noise, start=(mode, found.start))
 
     def nearby(
         self, start: tuple[Mode, PyTree]
@@ -193,7 +197,7 @@ class LaplaceSystem(AbstractSystem):
         return mode, self._curved_at(mode)
 
     def _curved_at(self, mode: Mode) -> AbstractSystem:
-        """Of H; its targets, and so its mean, are those of θ₀ where that is not the mode."""
+        """Of H; its targets, and so its mean, are of no use where the curvature is held."""
         if self.held is not None:
             return self.held
         data = expanded(self.data, mode.parameters)

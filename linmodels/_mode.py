@@ -19,9 +19,11 @@ WORKING = 1e-3
 """Rise still expected, in nats and over γ, that counts as none where nothing more can be gained at
 the working precision: ½‖e‖²_H of a mean as far from the mode as the mean of a linear model may be
 from the solution for 64 samples."""
+NOTHING = 1e-10
+"""Squared error of a mean, over γ, that is none to speak of."""
 FIRST, FORCING = 1e-2, 0.02
-"""How closely the first step is solved for, over γ, and later ones over the rise of the one before:
-the mode is then nearer by a factor of seven a step (Eisenstat & Walker 1996)."""
+"""How closely the first step is solved for, over γ, and later ones over the rise of the one before
+(Eisenstat & Walker 1996)."""
 REACH = 0.1
 """Largest change of an output for which the quadratic model is trusted. With flat columns, which
 may send outputs to infinity, a last step is no longer than that."""
@@ -43,6 +45,8 @@ class Mode(NamedTuple):
     coordinates: Float[np.ndarray, " r"]
     result: RESULTS
     steps: int
+    norm_error: float = 0.0
+    """relative error of ‖x̄‖² that the solver may have left; 0 where there is none to speak of"""
 
 
 def find_mode(
@@ -63,23 +67,31 @@ def find_mode(
         start: where to start.
         any_flat: whether there are flat columns, with which there may be no mode.
     """
-    here, expected_before, closeness = start, np.inf, FIRST
+    here, before, closeness, count = start, np.inf, FIRST, 0
     for count in range(1, MAX_STEPS + 1):
         mean = newton(here, closeness)
         size = max(mean.size, 1.0)
+        if not _is_solved(mean):
+            return here._replace(result=mean.result, steps=count)
         tolerance = size * mean.closeness
         step = _step(data, here, mean, precision, tolerance, any_flat=any_flat)
         here = here if step.end is None else step.end
-        stuck = step.end is None or step.expected > expected_before / 2
+        stuck = step.end is None or step.expected > before / 2
         small = step.expected <= (WORKING * size if stuck else tolerance)
         if mean.finest and step.may_be_last and small:
-            return here._replace(result=RESULTS.successful, steps=count)
+            error = 2 * np.sqrt(mean.closeness) if mean.closeness > NOTHING else 0.0
+            return here._replace(result=RESULTS.successful, steps=count, norm_error=error)
         if mean.finest and step.end is None:
             break
-        expected_before = step.expected
+        before = step.expected if mean.finest else np.inf  # a loose solve tells no stand-still
         closeness = 0.0 if step.end is None else min(FORCING * step.expected / size, FIRST)
-    solved = mean.result == RESULTS.successful
-    return here._replace(result=RESULTS.mode_not_found if solved else mean.result, steps=count)
+    return here._replace(result=RESULTS.mode_not_found, steps=count)
+
+
+def _is_solved(mean: Mean) -> bool:
+    """As closely as was asked for, or as the working precision allows."""
+    working = mean.result == RESULTS.stagnated and mean.closeness <= WORKING
+    return bool(mean.result == RESULTS.successful or working)
 
 
 class _Step(NamedTuple):

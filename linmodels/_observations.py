@@ -1,5 +1,6 @@
 """What was observed: a design, targets and a likelihood; in one piece or in batches."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -209,6 +210,25 @@ class Batched:
         self._row_shapes = [array.shape[1:] for array in first]
         self.num_observations = (len(batches) - 1) * self.batch_size + len(self.read(-1)[0])
 
+    def extended(
+        self, kept: list[tuple[np.ndarray, ...]], observe: Callable[..., Observations]
+    ) -> "Batched":
+        """The same batches with further arrays behind their own; none of them is read.
+
+        Args:
+            kept: those arrays, of every batch.
+            observe: takes the arrays of a batch, then the further ones, then what is shared.
+        """
+        result = copy.copy(self)
+        result.batches, result.observe = _Beside(self.batches, kept), observe
+        result._row_shapes = self._row_shapes + [array.shape[1:] for array in kept[0]]
+        if shuffles_rows(self):
+            assert isinstance(self.batches, RowSlices)
+            columns = [np.concatenate(column) for column in zip(*kept, strict=True)]
+            arrays = *self.batches.arrays, *columns
+            result.batches = RowSlices(*arrays, batch_size=self.batches.batch_size)
+        return result
+
     def read(self, index: int) -> tuple[np.ndarray, ...]:
         """The arrays of one batch; errors of the reader name the batch.
 
@@ -274,6 +294,19 @@ class Batched:
             missing = self.batch_size - rows
             batch = tuple(np.concatenate([a, np.repeat(a[-1:], missing, 0)]) for a in batch)
         return batch, mask
+
+
+class _Beside(Sequence):
+    """Batches with further arrays."""
+
+    def __init__(self, batches: Sequence[tuple[Any, ...]], kept: list[tuple[np.ndarray, ...]]):
+        self.batches, self.kept = batches, kept
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return (*self.batches[index], *self.kept[index])
 
 
 Data = Observations | Batched

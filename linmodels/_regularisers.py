@@ -43,10 +43,11 @@ def regularisers(
     key: Array,
     curvature_at: PyTree = None,
 ) -> Regularisers:
-    """Draws the randomness of posterior samples, in one pass (a g-prior takes another).
+    """Draws the randomness of posterior samples, in one pass (a g-prior takes another, as do other
+    likelihoods than `Gaussian`).
 
     For solvers and optimisers of your own (Papandreou & Yuille 2010; Antorán et al. 2023, L′):
-    with the key of an `infer` theirs are its deviations, whatever the method.
+    with the key, the prior's scale and the curvature of an `infer` theirs are its deviations.
 
     Args:
         data: observations with known noise.

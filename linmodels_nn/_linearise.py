@@ -132,7 +132,8 @@ class Linearised(eqx.Module):
         centred = eqx.tree_at(
             lambda p: (p.mean, p.deviations), posterior, (nothing(posterior.mean), none)
         )
-        pieces = list(self._pieces(inputs, batch_size))
+        traced = any(isinstance(x, Tracer) for x in jax.tree.leaves((self, posterior, inputs)))
+        pieces = [(inputs, None)] if traced else list(self._pieces(inputs, batch_size))
         design = self.jacobian(pieces[0][0])
         first = centred.predict(design, _outputs(design), likelihood=likelihood)
         parts = [_pushed(self.jacobian(x), posterior.deviations, rows) for x, rows in pieces]
@@ -143,8 +144,7 @@ class Linearised(eqx.Module):
     def _pieces(self, inputs: PyTree, batch_size: int) -> Iterator[tuple[PyTree, int | None]]:
         """Examples of one shape, the last of them repeated; and how many, None where it is all."""
         count = self.jacobian(inputs).num_examples
-        traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(inputs))
-        if traced or count is None or count <= batch_size:
+        if count is None or count <= batch_size:
             yield inputs, None
             return
         for start in range(0, count, batch_size):

@@ -202,7 +202,7 @@ class DualSystem(AbstractSystem):
         """The evidence at every α and noise precision; see `AbstractSystem.path`."""
         require_one_each(self.parameters.num_groups, len(self.rows.rank))
         rows = self.rows
-        basis, triangle = np.linalg.qr(self._flat_rows)
+        basis, triangle = self._flat_basis
         values, vectors = self._eigenpairs
         squares = (vectors.T @ (rows.targets - basis @ (basis.T @ rows.targets))) ** 2
         kept = values > len(values) * np.finfo(float).eps * max(values[-1], 0)
@@ -225,10 +225,15 @@ class DualSystem(AbstractSystem):
         return Known(known=LowRankRoot(directions, values))
 
     @cached_property
+    def _flat_basis(self) -> tuple[np.ndarray, np.ndarray]:
+        """Q and R of the flat columns."""
+        basis, triangle = np.linalg.qr(self._flat_rows)
+        return basis, triangle
+
+    @cached_property
     def _eigenpairs(self) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, "N N"]]:
         """Of W₀W₀ᵀ with flat columns projected out."""
-        basis = np.linalg.qr(self._flat_rows)[0]
-        values, vectors = np.linalg.eigh(_project(basis, self.kernels[0].copy()))
+        values, vectors = np.linalg.eigh(_project(self._flat_basis[0], self.kernels[0].copy()))
         return values, vectors
 
     @cached_property
@@ -237,7 +242,7 @@ class DualSystem(AbstractSystem):
         values, vectors = self._eigenpairs
         kept = values > np.finfo(np.float32).eps * max(values[-1], 0)
         values, vectors = values[kept], vectors[:, kept] / np.sqrt(values[kept])
-        basis = np.linalg.qr(self._flat_rows)[0]
+        basis, _ = self._flat_basis
         vectors = (vectors - basis @ (basis.T @ vectors)).T
         parts = [np.asarray(vectors @ block, np.float32) for _, block in self._columns()]
         return values, jnp.asarray(np.concatenate(parts, axis=1), float)

@@ -12,7 +12,7 @@ from linmodels._products import WhitenedDesign
 from linmodels.krylov import AbstractRoot, BlockSolution, Progress, block_cg
 from linmodels.methods._matrix_free import MatrixFree
 from linmodels.methods._method import Hyperparameters
-from linmodels.methods.stopping import DualRule, PrimalRule
+from linmodels.methods.stopping import DualRule, MeanRule, PrimalRule
 
 
 class Equations(NamedTuple):
@@ -24,7 +24,7 @@ class Equations(NamedTuple):
     """z, and 0 for the mean"""
     product: Callable[[Array], Array]
     rhs: Float[Array, "k1 n"]
-    rule: PrimalRule | DualRule
+    rule: PrimalRule | DualRule | MeanRule
     design: WhitenedDesign
     size: int
     """side of H, flat parameters apart"""

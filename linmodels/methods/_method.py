@@ -82,7 +82,7 @@ class Solution(NamedTuple):
     result: RESULTS = RESULTS.successful
     report: SolverReport | None = None
     coordinates: Float[Any, " r"] | None = None
-    """F⁻¹(θ̄ − μ), anything at flat parameters; None under jit"""
+    """F⁻¹(θ̄ − μ), anything at flat parameters, where a dense method knows it"""
 
 
 class Mean(NamedTuple):
@@ -93,9 +93,9 @@ class Mean(NamedTuple):
     parameters: PyTree
     """θ̄"""
     size: float
-    """γ, or ‖x̄‖², which is γ where the evidence is largest: the unit of closeness"""
+    """γ or a bound on it: the unit of closeness"""
     closeness: float
-    """‖e‖²_H that was reached, over that"""
+    """‖e‖²_H over that, as asked for, or as reached where it was not"""
     finest: bool
     """whether the method comes no closer"""
     result: RESULTS = RESULTS.successful

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from linmodels._posterior import Posterior, posterior_from_arrays
 from linmodels._priors import GaussianPrior
@@ -79,10 +79,15 @@ class PrimalSystem(AbstractSystem):
         """These eigenvectors, where another Gram matrix would cost more."""
         if len(self._flat) <= QUICK_SIDE or not self._has_eigenvectors(alpha, beta):
             return None
-        basis = np.zeros((len(self._basis.values), len(self._flat)))
+        values = jnp.asarray(beta[0] / alpha[0] * self._basis.values, float)
+        return Known(known=LowRankRoot(self._directions, values))
+
+    @cached_property
+    def _directions(self) -> Float[Array, "p r"]:
+        """Eigenvectors, 0 at flat coordinates."""
+        basis = np.zeros((len(self._basis.values), len(self._flat)), np.float32)
         basis[:, ~self._flat] = self._basis.vectors.T
-        values = beta[0] / alpha[0] * self._basis.values
-        return Known(known=LowRankRoot(jnp.asarray(basis, float), jnp.asarray(values, float)))
+        return jnp.asarray(basis, float)
 
     def _has_eigenvectors(self, alpha: np.ndarray, beta: np.ndarray) -> bool:
         """Whether there are eigenvectors at these hyperparameters, as good as a factorisation."""

@@ -79,9 +79,12 @@ class BlockCG(AbstractMethod):
         return BlockSystem(seen.prior, reason, seen, side, learn_noise, *limits, *sketch)
 
     def mean(self, data, prior, alpha, near, closeness, similar) -> Mean:
-        """By conjugate gradients."""
-        chosen = similar or self.preconditioner
-        return mean_by_products(data, prior, alpha, near, closeness, chosen, self.max_passes)
+        """By conjugate gradients on the parameters' side, preconditioned if all else is there."""
+        example = example_batch(data)
+        primal = self._choose(data, example.design.in_size(), example, 0.0)[0] == "primal"
+        chosen = similar or (self.preconditioner if primal else None)
+        limits = self.max_passes, self.callback
+        return mean_by_products(data, prior, alpha, near, closeness, chosen, *limits)
 
     def approach_mode(self, data, prior, precision, start, key) -> Float[np.ndarray, " r"]:
         """The start."""

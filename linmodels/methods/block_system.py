@@ -123,12 +123,15 @@ class BlockSystem(AbstractSystem):
         terms = found.terms
         if "path" in vars(self):  # it is there already, and knows the evidence better
             best = self.path.evaluate(found.alpha, found.beta)
-            terms = terms._replace(
-                log_evidence=best.log_evidence, log_evidence_error=best.log_evidence_error
+            terms = terms._replace(  # with the parts that it is made of
+                log_evidence=best.log_evidence,
+                log_evidence_error=best.log_evidence_error,
+                group_norm=best.group_norm,
+                residual=best.residual,
             )
         report = self.solver.described(equations, found.value, found.hint, found.report)
         posterior = self.model.posterior(found.units)
-        return Solution(terms, posterior, found.result, report, found.units[-1])
+        return Solution(terms, posterior, found.result, report)
 
     def _find(self, alpha: Any, beta: Any, start: "Nearby | None") -> tuple[Equations, "_Found"]:
         """Solves to the tolerance, and for several groups on from there."""

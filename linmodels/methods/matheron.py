@@ -107,7 +107,7 @@ class Matheron(AbstractMethod):
         return MatheronSystem(system.prior, reason, system, self.linear_solver)
 
     def mean(self, data, prior, alpha, near, closeness, similar) -> Mean:
-        """By conjugate gradients on the parameters' side, as a step to a mode."""
+        """By conjugate gradients on the parameters' side, whatever the linear solver."""
         return mean_by_products(data, prior, alpha, near, closeness, similar)
 
     def approach_mode(self, data, prior, precision, start, key) -> Float[np.ndarray, " r"]:
@@ -162,7 +162,7 @@ class MatheronSystem(AbstractSystem):
         terms = evidence_terms(model, alpha, beta, x, units, log_determinant)
         report = report_of(measured, tolerance, looked + steps + 1 + passes)
         result = _verdict(claim, measured, tolerance)
-        return Solution(terms, model.posterior(units), result, report, units[-1])
+        return Solution(terms, model.posterior(units), result, report)
 
     def _log_determinant(
         self, design: WhitenedDesign, rows: Float[Array, "k1 N"]

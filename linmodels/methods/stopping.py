@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
@@ -68,21 +69,26 @@ class DualRule(AbstractStoppingRule):
 
 
 class MeanRule(AbstractStoppingRule):
-    """‖e‖²_H ≤ closeness · max(‖x‖², 1) for a mean alone, the error judged as by `PrimalRule`."""
+    """‖e‖²_H ≤ tolerance · max(min(‖x‖², limit), 1) for a mean alone.
+
+    ‖x‖² is γ where the evidence is largest; elsewhere a limit on γ keeps it from being far more.
+    The error is judged as by `PrimalRule`.
+    """
 
     root: AbstractRoot
-    closeness: Float[Any, ""] = eqx.field(converter=np.asarray)
+    limit: Float[Any, ""] = eqx.field(converter=np.asarray)
+    tolerance: Float[Any, ""] = eqx.field(converter=np.asarray)
     """an array: another one needs no compilation"""
 
     def measure(self, iterate, residual, rhs) -> Measured:
-        """‖x‖² in the place of ‖Wx‖²: both are γ for a mean where the evidence is largest."""
+        """min(‖x‖², limit) in the place of ‖Wx‖²."""
         x, left = self.root.divide(iterate), self.root.multiply(residual)
-        return Measured(square_sums(x), norms(left))
+        return Measured(jnp.minimum(square_sums(x), self.limit), norms(left))
 
     def met(self, progress: Progress) -> bool:
         """For all."""
         error = np.minimum(progress.error, progress.measure.residual**2)
-        wanted = float(self.closeness) * np.maximum(progress.measure.signal, 1)
+        wanted = float(self.tolerance) * np.maximum(progress.measure.signal, 1)
         return bool((error <= wanted).all())
 
 

@@ -83,7 +83,7 @@ def test_a_pass_over_batches_of_classes_costs_no_more(build, x):
     linearised = linearise(build())
     rows = lm.RowSlices(x, np.arange(len(x)) % 10, batch_size=len(x))
     data = lm.Batched(rows, linearised.observe(lm.Categorical()))
-    batch = next(batches(expanded(data, linearised.parameters, linearised.parameters)))
+    batch = next(batches(expanded(data, linearised.parameters)))
     factor = Factor(None, parameter_structure(linearised.jacobian(x).in_structure()))
     design, block = unit_design(factor, np.ones(1), "float32"), jnp.ones((8, factor.size))
     forward, _ = counted(lambda linearised, x: linearised.outputs(x), linearised, x)

@@ -146,6 +146,12 @@ def test_many_outputs_and_few_parameters():
     np.testing.assert_allclose(std(posterior, x), dense, rtol=1e-4)
 
 
+def scaled(posterior, s):
+    return eqx.tree_at(
+        lambda p: p.deviations, posterior, jax.tree.map(lambda z: s * z, posterior.deviations)
+    )
+
+
 def test_predictions_in_pieces():
     """7 examples as 3 + 3 + 1 and 11 deviations as 8 + 3 equal all at once, exact variances too."""
     linearised, size = linearise(mlp()), 26
@@ -166,6 +172,12 @@ def test_predictions_in_pieces():
         np.testing.assert_allclose(pieces.mean, whole.mean, rtol=1e-6)
         np.testing.assert_allclose(pieces.deviations, whole.deviations, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(pieces.std(), whole.std(), rtol=1e-5)
+        slopes = jax.grad(
+            lambda s, p=posterior: linearised.predict(
+                scaled(p, s), normal(7, 3), batch_size=3
+            ).deviations.sum()
+        )(1.0)  # all at once under transformations
+        np.testing.assert_allclose(slopes, pieces.deviations.sum(), rtol=1e-4, atol=1e-4)
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         linearised.predict(posterior, normal(7, 3), batch_size=0)
 
