@@ -64,7 +64,7 @@ SETTINGS = {
         train=2_000,
         test=1_000,
         recipe=Recipe(30, 100, 0.05),
-        batch_size=500,
+        batch_size=2_000,
         steps=(200, 50),
         written_out=True,
     ),

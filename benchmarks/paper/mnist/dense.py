@@ -17,6 +17,8 @@ from jaxtyping import Array, Float
 import linmodels as lm
 from benchmarks.paper.mnist.problem import Problem, jacobians
 
+LONGEST = 1e3
+"""Factor by which an α changes at most in a step."""
 COLUMNS_AT_ONCE = 2_048
 """Of the identity, where an inverse is summed."""
 
@@ -126,6 +128,8 @@ def maximised(
 ) -> list[Step]:
     """α_l ← γ_l / ‖F⁻¹θ̄_l‖² with the full covariance; the last step's α is where it ended.
 
+    One α goes on by the secant of what MacKay's updates change, for the same end in fewer steps.
+
     Args:
         problem: for the mode, by Newton steps with block-CG.
         gram: M.
@@ -137,7 +141,7 @@ def maximised(
         cap: largest α.
         key: of what block-CG draws beside the mode.
     """
-    alpha, steps = np.asarray(start, np.float64), []
+    alpha, steps, before = np.asarray(start, np.float64), [], None
     total = lambda values: np.bincount(groups, values, minlength=len(alpha))
     for _ in range(max_steps):
         scale = factor / jnp.sqrt(jnp.asarray(alpha, jnp.float32))[groups]
@@ -147,12 +151,24 @@ def maximised(
         mode = problem.inferred(prior, method=lm.BlockCG("primal"), num_samples=1, key=key)
         mean = np.concatenate([np.ravel(w) for w in jax.tree.leaves(mode.posterior.mean)])
         norm = total((np.asarray(mean, np.float64) / np.asarray(factor, np.float64)) ** 2)
-        new = np.clip(gamma / norm, alpha * 1e-3, np.minimum(alpha * 1e3, cap))
-        settled = np.abs(np.log(new / alpha)).max() <= tolerance
-        alpha = new
-        if settled:
+        here = np.log(alpha)
+        change = np.log(np.clip(gamma / norm, alpha / LONGEST, alpha * LONGEST)) - here
+        ahead = change
+        if before is not None and len(alpha) == 1:
+            ahead = _secant(here, change, *before)
+        before = here, change
+        alpha = np.minimum(np.exp(here + ahead), cap)
+        if np.abs(change).max() <= tolerance:
             break
     return [*steps, Step(alpha, steps[-1].dimension)]
+
+
+def _secant(here: np.ndarray, change: np.ndarray, *before: np.ndarray) -> np.ndarray:
+    """How far it is to where nothing would change, at most as far as a step may go."""
+    slope = (change - before[1]) / (here - before[0])
+    if not slope < 0:
+        return change
+    return np.clip(-change / slope, -np.log(LONGEST), np.log(LONGEST))
 
 
 def as_prior(

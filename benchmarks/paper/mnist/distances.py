@@ -94,6 +94,6 @@ def scored(logits: Float[Array, "k n c"], labels: np.ndarray, *, key: Array) -> 
         float(marginal.mean()),
         float(marginal.std() / np.sqrt(len(marginal))),
         float(joint) / size,
-        float(lm.metrics.reliability(probabilities, labels, BINS).expected_error),
+        float(lm.metrics.reliability(probabilities, jnp.asarray(labels), BINS).expected_error),
         float(right.mean()),
     )

@@ -59,20 +59,20 @@ def with_full_covariance(
     groups = np.zeros(problem.size, int)
     if layers:
         groups = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(problem.layers)])
-    begin = time.perf_counter()
+    begin, limit = time.perf_counter(), LAYER_STEPS if layers else MAX_STEPS
     steps = dense.maximised(
         problem,
         gram,
         prior_scale(scale, gram),
         groups,
         np.full(groups.max() + 1, START),
-        max_steps=LAYER_STEPS if layers else MAX_STEPS,
+        max_steps=limit,
         tolerance=TOLERANCE,
         cap=CAP,
         key=key,
     )
     path = np.array([step.alpha for step in steps])
-    settled = bool(np.abs(np.log(path[-1] / path[-2])).max() <= TOLERANCE)
+    settled = len(steps) <= limit
     dimension = float(steps[-1].dimension.sum())
     spent = time.perf_counter() - begin
     return Learned(scale, "full covariance", path, dimension, spent, settled=settled)

@@ -95,8 +95,10 @@ def claims(rows: list[Row]) -> list[Claim]:
                 own, other = getattr(ours, field), getattr(theirs, field)
                 text = f"{network}: {SAMPLES} samples closer than KFAC in {name}"
                 text += f" (aim: {aim} times)" * (aim > 1)
-                measured = f"{own:.1e} against {other:.1e}: {other / own:.2g} times"
-                found.append(Claim(text, measured, other / own > aim))
+                measured = f"{own:.1e} against {other:.1e}"
+                if own > 0:
+                    measured += f": {other / own:.2g} times"
+                found.append(Claim(text, measured, other > aim * own))
         met = bool(ours.passes <= PASSES and ours.error <= 1)
         text = f"{network}: samples within {PASSES} passes, solver error below Monte Carlo error"
         measured = f"{ours.passes} passes, ε² {ours.error:.2g} of its bound 1/(8k)"

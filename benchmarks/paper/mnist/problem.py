@@ -35,9 +35,11 @@ class Problem(NamedTuple):
     batch_size: int
 
     @property
-    def data(self) -> lm.Batched:
-        """For `linmodels.infer`, which has the prior given."""
+    def data(self) -> lm.Observations | lm.Batched:
+        """For `linmodels.infer`, which has the prior given; in one piece where that is a batch."""
         leaves, structure = jax.tree.flatten(self.inputs)
+        if len(leaves[0]) <= self.batch_size:
+            return self.subject.observations(self.inputs, self.digits.labels, lm.Categorical())
         rows = lm.RowSlices(*leaves, self.digits.labels, batch_size=self.batch_size)
         places = jax.tree.unflatten(structure, range(len(leaves)))
         return lm.Batched(rows, self.subject.observe(lm.Categorical(), places))
