@@ -88,7 +88,7 @@ def test_dense_arithmetic_is_that_of_exact():
     digits = some_digits(30)
     problem = made(network(), digits, 15, written_out=True)
     prior, about = lm.GaussianPrior.g_prior(ALPHA), {"num_samples": 1, "key": KEY}
-    fit = problem.inferred(prior, method=lm.Exact(), **about)
+    fit = problem.sampled(prior, method=lm.Exact(), **about)
     gram = dense.curvature(problem)
     scale = dense.g_prior_scale(gram)
     held = dense.posterior(gram, scale / np.sqrt(np.float32(ALPHA)))

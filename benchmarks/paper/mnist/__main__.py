@@ -119,7 +119,7 @@ class Run:
         """Of the full covariance's evidence."""
         if (place, scale) not in self._alphas:
             problem, gram = self.problem(place)
-            found = evidence.with_full_covariance(problem, gram, scale, layers=False, key=KEY)
+            found = evidence.with_full_covariance(problem, gram, scale, layers=False)
             self.keep_alpha(place, found)
             self.tell(f"full covariance, {scale}: α {found.alpha[0]:.3g}")
         return self._alphas[place, scale]

@@ -52,9 +52,7 @@ def prior_scale(name: str, gram: Array) -> Array:
     return dense.g_prior_scale(gram)
 
 
-def with_full_covariance(
-    problem: Problem, gram: Array, scale: str, *, layers: bool, key: Array
-) -> Learned:
+def with_full_covariance(problem: Problem, gram: Array, scale: str, *, layers: bool) -> Learned:
     """MacKay's updates in dense arithmetic."""
     groups = np.zeros(problem.size, int)
     if layers:
@@ -69,7 +67,6 @@ def with_full_covariance(
         max_steps=limit,
         tolerance=TOLERANCE,
         cap=CAP,
-        key=key,
     )
     path = np.array([step.alpha for step in steps])
     settled = len(steps) <= limit
@@ -110,7 +107,7 @@ def study(problem: Problem, gram: Array, *, key: Array) -> list[Learned]:
     found = []
     for layers in (False, True):
         for scale in SCALES:
-            found.append(with_full_covariance(problem, gram, scale, layers=layers, key=key))
+            found.append(with_full_covariance(problem, gram, scale, layers=layers))
             print(*described(found[-1]), flush=True)
             found.append(with_samples(problem, scale, layers=layers, key=key))
             print(*described(found[-1]), flush=True)

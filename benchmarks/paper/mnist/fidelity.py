@@ -62,7 +62,7 @@ def compared(
         return row(method, logits, predicted.probabilities(), **about)
 
     prior, method = lm.GaussianPrior(alpha), lm.BlockCG("primal")
-    fit = problem.inferred(prior, method=method, num_samples=SAMPLES, key=sample_key)
+    fit = problem.sampled(prior, method=method, num_samples=SAMPLES, key=sample_key)
     report = fit.solver
     solved = {"passes": report.passes, "error": report.certificate / report.tolerance}
     direct = problem.shaped(held.deviations(SAMPLES, key=other_key))

@@ -83,7 +83,7 @@ def study(
     scale = factor / np.sqrt(np.float32(alpha))
     about = {"num_samples": SAMPLES, "key": key}
     reference = lm.Exact() if on_host else lm.BlockCG("primal", ROUNDING, 500)
-    exact = flat_deviations(problem.inferred(prior, method=reference, **about))
+    exact = flat_deviations(problem.sampled(prior, method=reference, **about))
     logits = exact_logits(problem, dense.posterior(gram, scale), test)
     judge = Judge(problem, gram, exact, logits, test)
     curves = {}
@@ -93,12 +93,12 @@ def study(
             curve: list[Point] = []
             keep = _keeper(judge, scale, curve)
             method = lm.SampleThenOptimise(noise, PASSES - 1, callback=keep)  # and the race
-            small.inferred(prior, method=method, **about)
+            small.sampled(prior, method=method, **about)
             curves[f"{name}, {size} a step"] = curve
             print(name, size, curve[-1], flush=True)
     curves["block-CG"] = []
     for passes in MARKS:
-        fit = problem.inferred(prior, method=lm.BlockCG("primal", 1e-12, passes), **about)
+        fit = problem.sampled(prior, method=lm.BlockCG("primal", 1e-12, passes), **about)
         curves["block-CG"].append(judge.point(passes, flat_deviations(fit)))
         print("block-CG", curves["block-CG"][-1], flush=True)
     return curves, judge.point(0, jnp.asarray(exact))

@@ -13,6 +13,7 @@ import linmodels as lm
 import linmodels_nn as nn
 from benchmarks.paper._digits import Digits
 from benchmarks.paper.mnist.lenet import LeNet, Trained
+from linmodels._expansion import Point, expanded
 
 ROWS_AT_ONCE = 250
 """Images whose Jacobian is a matrix at one time."""
@@ -65,10 +66,13 @@ class Problem(NamedTuple):
         settings = {"batch_size": self.batch_size, "throw": False, **arguments}
         return nn.laplace(self.subject, pair, lm.Categorical(), prior=prior, **settings)
 
-    def inferred(self, prior: lm.GaussianPrior, **arguments: Any) -> lm.Fit:
-        """`linmodels.infer` at a known α, the curvature at the network's own weights."""
-        at = {"curvature_at": self.subject.parameters, "throw": False}
-        return lm.infer(self.data, prior, **at, **arguments)
+    def sampled(self, prior: lm.GaussianPrior, **arguments: Any) -> lm.Fit:
+        """`linmodels.infer` at a known α, without a search of the mode.
+
+        The likelihood is expanded at the network's own weights, as it is for deviations.
+        """
+        data = expanded(self.data, Point(self.subject.parameters))
+        return lm.infer(data, prior, throw=False, **arguments)
 
     def shaped(self, vectors: Array) -> PyTree:
         """Vectors (k, d') as deviations of θ."""
