@@ -4,6 +4,7 @@ import importlib.util
 import warnings
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -16,8 +17,9 @@ AGREEMENT = 1e-5
 MARGLIK_STEPS, MARGLIK_RATE = 200, 0.1
 """Of laplace-torch's search for the prior precision; 100 and 0.1 are its defaults."""
 MISSING = (
-    "laplace-torch is not installed, so that its rows are missing: diagonal, KFAC, last-layer KFAC "
-    "and subnetwork Laplace. `pip install --group benchmarks-networks` brings it."
+    "laplace-torch is not installed (or jax is on a GPU and torch is not), so that its rows are "
+    "missing: diagonal, KFAC, last-layer KFAC and subnetwork Laplace. `pip install --group "
+    "benchmarks-networks` brings it."
 )
 ROWS_AT_ONCE = 250
 
@@ -38,8 +40,12 @@ KINDS = DIAGONAL, KFAC, LAST_LAYER_KFAC, SUBNETWORK
 
 
 def available() -> bool:
-    """Whether laplace-torch and torch are installed."""
-    return all(importlib.util.find_spec(name) for name in ("torch", "laplace"))
+    """Whether laplace-torch and torch are installed; on a GPU, if jax is on one."""
+    if not all(importlib.util.find_spec(name) for name in ("torch", "laplace")):
+        return False
+    import torch
+
+    return jax.default_backend() == "cpu" or torch.cuda.is_available()
 
 
 class Fitted(NamedTuple):
@@ -76,17 +82,17 @@ class Fitted(NamedTuple):
             batch = _tensor(inputs[start : start + ROWS_AT_ONCE])
             rows = self.laplace.backend.jacobians(batch)[0]
             with torch.no_grad():
-                parts.append(self.laplace.functional_variance(rows).numpy())
+                parts.append(self.laplace.functional_variance(rows).cpu().numpy())
         return jnp.asarray(np.concatenate(parts))
 
     def deviations(self, num_samples: int, size: int, *, seed: int) -> Float[np.ndarray, "k d"]:
         """Of all d' parameters, in the order of the network's leaves, 0 where none are."""
         import torch
 
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator(_device()).manual_seed(seed)
         with torch.no_grad():
             drawn = self.laplace.sample(num_samples, generator=generator)
-            left = (drawn - self.laplace.mean).numpy()
+            left = (drawn - self.laplace.mean).cpu().numpy()
         found = np.zeros((num_samples, size), np.float32)
         found[:, size - left.shape[1] :] = left  # the last layer comes last
         return found
@@ -111,9 +117,8 @@ def fitted(trained: Trained, digits: Digits, kind: Kind, *, subnetwork: int = 0)
         chosen = LargestMagnitudeSubnetMask(network, n_params_subnet=subnetwork).select()
         arguments["subnetwork_indices"] = chosen
     held = laplace.Laplace(network, "classification", **arguments)
-    data = torch.utils.data.TensorDataset(
-        _tensor(digits.inputs), torch.from_numpy(digits.labels.astype(np.int64))
-    )
+    labels = torch.from_numpy(digits.labels.astype(np.int64)).to(_device())
+    data = torch.utils.data.TensorDataset(_tensor(digits.inputs), labels)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         held.fit(torch.utils.data.DataLoader(data, batch_size=ROWS_AT_ONCE))
@@ -140,9 +145,10 @@ def ported(trained: Trained, inputs: np.ndarray) -> Any:
         layers += [_loaded(layer, convolution), torch.nn.ReLU(), norm]
     dense = torch.nn.Linear(network.dense.in_features, network.dense.out_features)
     pool = torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
-    made = torch.nn.Sequential(*layers, *pool, _loaded(dense, network.dense)).eval()
+    made = torch.nn.Sequential(*layers, *pool, _loaded(dense, network.dense))
+    made = made.eval().to(_device())
     with torch.no_grad():
-        theirs = made(_tensor(inputs)).numpy()
+        theirs = made(_tensor(inputs)).cpu().numpy()
     ours = np.asarray(logits(trained, inputs))
     apart = np.abs(theirs - ours).max() / np.abs(ours).max()
     if not apart <= AGREEMENT:
@@ -160,4 +166,10 @@ def _loaded(layer: Any, own: Any) -> Any:
 def _tensor(array: Any) -> Any:
     import torch
 
-    return torch.from_numpy(np.array(array, np.float32))
+    return torch.from_numpy(np.array(array, np.float32)).to(_device())
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
