@@ -99,8 +99,7 @@ def study(
     if torch_laplace.available():
         for kind in torch_laplace.KINDS:
             size = min(SUBNETWORK, problem.size // 2)
-            about = problem.trained, problem.digits, kind
-            theirs = torch_laplace.fitted(*about, subnetwork=size).learned()
+            theirs = torch_laplace.fitted(problem, kind, subnetwork=size).learned()
             drawn = theirs.deviations(SAMPLES, problem.size, seed=0)
             posterior(f"{kind.name} (laplace-torch)", theirs.prior_precision, drawn)
     factors = {"isotropic": jnp.ones(problem.size), "g-prior": dense.g_prior_scale(gram)}

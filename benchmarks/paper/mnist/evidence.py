@@ -107,7 +107,7 @@ def _tenth(problem: Problem) -> int | None:
 def with_laplace_torch(problem: Problem, kind: torch_laplace.Kind) -> Learned:
     """α of the largest marginal likelihood of laplace-torch, at the network's weights."""
     begin = time.perf_counter()
-    theirs = torch_laplace.fitted(problem.trained, problem.digits, kind).learned()
+    theirs = torch_laplace.fitted(problem, kind).learned()
     path = np.array([[START], [theirs.prior_precision]])
     return Learned("isotropic", kind.name, path, None, time.perf_counter() - begin)
 
@@ -187,7 +187,7 @@ mode by L-BFGS, and with one α secants of these updates. {SAMPLES} samples: `li
 (with groups `linmodels.maximise_evidence`) and block-CG, which extrapolates every third update;
 with an isotropic prior `krylov.RandomisedEigen({RANK})` preconditions it, as without it the search
 of the mode takes hundreds of passes a Newton step. One α a layer: the three convolutions, then the
-dense layer, at most {LAYER_STEPS} updates. Flags say which of them has a degenerate α. Diagonal and KFAC:
-α of the largest marginal likelihood of laplace-torch, which takes the network's own weights for the
-mode. Seconds contain compilation.
+dense layer, at most {LAYER_STEPS} updates. Flags say which of them has a degenerate α. Diagonal and
+KFAC: α of the largest marginal likelihood of laplace-torch, which takes the network's own weights
+for the mode. Seconds contain compilation.
 """

@@ -73,7 +73,7 @@ def compared(
     ]
     kinds = torch_laplace.DIAGONAL, torch_laplace.KFAC
     for kind in kinds if torch_laplace.available() else ():
-        theirs = torch_laplace.fitted(problem.trained, problem.digits, kind).at(alpha)
+        theirs = torch_laplace.fitted(problem, kind).at(alpha)
         rows.append(row(kind.name, Logits(exact.mean, theirs.covariance(test.inputs))))
     return rows
 

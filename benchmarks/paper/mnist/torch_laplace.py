@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from benchmarks.paper._digits import Digits
+import linmodels_nn as nn
 from benchmarks.paper.mnist.lenet import Trained, logits
+from benchmarks.paper.mnist.problem import ROWS_AT_ONCE, Problem, jacobians
 
 AGREEMENT = 1e-5
 """Largest difference of logits, over the largest logit, of a network and its port."""
@@ -21,7 +22,6 @@ MISSING = (
     "missing: diagonal, KFAC, last-layer KFAC and subnetwork Laplace. `pip install --group "
     "benchmarks-networks` brings it."
 )
-ROWS_AT_ONCE = 250
 
 
 class Kind(NamedTuple):
@@ -49,10 +49,9 @@ def available() -> bool:
 
 
 class Fitted(NamedTuple):
-    """A posterior of laplace-torch, and the network it is of."""
+    """A posterior of laplace-torch."""
 
     laplace: Any
-    kind: Kind
 
     @property
     def prior_precision(self) -> float:
@@ -80,8 +79,8 @@ class Fitted(NamedTuple):
         parts = []
         for start in range(0, len(inputs), ROWS_AT_ONCE):
             batch = _tensor(inputs[start : start + ROWS_AT_ONCE])
-            rows = self.laplace.backend.jacobians(batch)[0]
             with torch.no_grad():
+                rows = self.laplace.backend.jacobians(batch)[0]
                 parts.append(self.laplace.functional_variance(rows).cpu().numpy())
         return jnp.asarray(np.concatenate(parts))
 
@@ -98,12 +97,11 @@ class Fitted(NamedTuple):
         return found
 
 
-def fitted(trained: Trained, digits: Digits, kind: Kind, *, subnetwork: int = 0) -> Fitted:
-    """The posterior of a kind at prior precision 1.
+def fitted(problem: Problem, kind: Kind, *, subnetwork: int = 0) -> Fitted:
+    """The posterior of a kind at prior precision 1, of the network, ported and checked.
 
     Args:
-        trained: the network, ported and checked.
-        digits: it was trained on.
+        problem: the linear model.
         kind: of posterior.
         subnetwork: how many of the largest weights have a posterior, for a subnetwork's.
     """
@@ -111,8 +109,13 @@ def fitted(trained: Trained, digits: Digits, kind: Kind, *, subnetwork: int = 0)
     import torch
     from laplace.utils import LargestMagnitudeSubnetMask
 
-    network = ported(trained, digits.inputs[:ROWS_AT_ONCE])
-    arguments = {"subset_of_weights": kind.subset, "hessian_structure": kind.structure}
+    digits = problem.digits
+    network = ported(problem.trained, digits.inputs[:ROWS_AT_ONCE])
+    arguments = {
+        "subset_of_weights": kind.subset,
+        "hessian_structure": kind.structure,
+        "backend": _backend(problem.linearised),
+    }
     if kind == SUBNETWORK:
         chosen = LargestMagnitudeSubnetMask(network, n_params_subnet=subnetwork).select()
         arguments["subnetwork_indices"] = chosen
@@ -122,7 +125,23 @@ def fitted(trained: Trained, digits: Digits, kind: Kind, *, subnetwork: int = 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         held.fit(torch.utils.data.DataLoader(data, batch_size=ROWS_AT_ONCE))
-    return Fitted(held, kind)
+    return Fitted(held)
+
+
+def _backend(linearised: nn.Linearised) -> type:
+    """The default one, given Jacobians by jax: its own take every output with the whole batch."""
+    import torch
+    from laplace.curvature import CurvlinopsGGN
+
+    class GivenJacobians(CurvlinopsGGN):
+        def jacobians(self, x: Any, enable_backprop: bool = False) -> tuple[Any, Any]:
+            rows = next(jacobians(linearised, x.cpu().numpy()))
+            chosen = self.subnetwork_indices
+            matrix = _tensor(rows) if chosen is None else _tensor(rows)[:, :, chosen]
+            with torch.no_grad():
+                return matrix, self.model(x)
+
+    return GivenJacobians
 
 
 def ported(trained: Trained, inputs: np.ndarray) -> Any:
