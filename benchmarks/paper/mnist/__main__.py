@@ -11,7 +11,7 @@ Weights are kept in `LINMODELS_CACHE`, or in benchmarks/.cache. With the depende
 import argparse
 import importlib.metadata
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from jaxtyping import Array
 from benchmarks import _report
 from benchmarks.paper._digits import digits
 from benchmarks.paper.mnist import calibration, dense, evidence, fidelity, losses, torch_laplace
-from benchmarks.paper.mnist.claims import Claim, saved
+from benchmarks.paper.mnist.claims import Claim, listed
 from benchmarks.paper.mnist.lenet import LENET, LENET_BIG, LENET_SMALL, LENET_TINY, Architecture
 from benchmarks.paper.mnist.problem import Problem, made
 from benchmarks.paper.mnist.training import Recipe, trained
@@ -63,7 +63,7 @@ SETTINGS = {
     ),
     "small": Setting(
         (Architecture("LeNetDwarf", (4, 8, 8)), LENET_TINY),
-        main=1,
+        main=0,
         train=2_000,
         test=1_000,
         recipe=Recipe(40, 100, 0.2),
@@ -93,7 +93,6 @@ class Run:
         self.begin, self.limit = time.perf_counter(), 60 * self.setting.minutes
         self.train = digits("train", self.setting.train)
         self.test = digits("t10k", self.setting.test)
-        self.claims: list[Claim] = []
         self._held: tuple[int, Problem, Array] | None = None
         self._alphas: dict[tuple[int, str], float] = {}
 
@@ -132,15 +131,23 @@ class Run:
         """Keeps what a study has learned, for the others."""
         self._alphas[place, found.scale] = float(found.alpha[0])
 
-    def save(self, study: str, header: list[str], rows: list[list[str]], notes: str) -> None:
-        """Writes a table, with what it was measured on."""
+    def save(
+        self,
+        study: str,
+        header: list[str],
+        rows: list[list[str]],
+        notes: str,
+        claims: Sequence[Claim] = (),
+    ) -> None:
+        """Writes a table, with what it was measured on and what became of the claims."""
         setting = self.setting
         shared = (
             f"{setting.train:,} digits of MNIST for training and curvature, {setting.test:,} for "
             f"tests; curvature held at the network's own outputs. {self._machine()}"
         )
         title = f"MNIST, {study} ({self.size})"
-        _report.save(self.name(study), title, header, rows, f"{notes.strip()}\n\n{shared}")
+        parts = notes.strip(), listed(claims), shared
+        _report.save(self.name(study), title, header, rows, "\n\n".join(filter(None, parts)))
 
     def name(self, study: str) -> str:
         """Of a result's files."""
@@ -165,9 +172,8 @@ def run_fidelity(run: Run) -> None:
         name = f"{architecture.name}, {problem.size:,}"
         rows += fidelity.compared(name, problem, gram, alpha, run.test, key=KEY)
         run.tell(f"{architecture.name} compared")
-    run.claims += fidelity.claims(rows)
     table = [fidelity.described(row) for row in rows]
-    run.save("fidelity", fidelity.HEADER, table, fidelity.NOTES)
+    run.save("fidelity", fidelity.HEADER, table, fidelity.NOTES, fidelity.claims(rows))
     fidelity.drawn(run.name("fidelity"), rows)
 
 
@@ -177,9 +183,8 @@ def run_evidence(run: Run) -> None:
     for one in found:
         if one.method == "full covariance" and len(one.alpha) == 1:
             run.keep_alpha(run.setting.main, one)
-    run.claims += evidence.claims(found)
     rows = [evidence.described(one) for one in found]
-    run.save("evidence", evidence.HEADER, rows, evidence.NOTES)
+    run.save("evidence", evidence.HEADER, rows, evidence.NOTES, evidence.claims(found))
     evidence.drawn(run.name("evidence"), found)
 
 
@@ -204,9 +209,9 @@ def run_calibration(run: Run) -> None:
     alphas = {scale: run.alpha(setting.main, scale) for scale in evidence.SCALES}
     sets = calibration.shifted(run.test)
     rows, ours = calibration.study(problem, gram, alphas, networks, sets, key=KEY)
-    run.claims += calibration.claims(ours)
     table = [calibration.described(row) for row in rows]
-    run.save("calibration", calibration.header(sets), table, calibration.NOTES)
+    about = calibration.header(sets), table, calibration.NOTES
+    run.save("calibration", *about, calibration.claims(ours))
     calibration.drawn(run.name("calibration"), rows)
 
 
@@ -227,14 +232,13 @@ def main() -> None:
     if options.results is not None:
         _report.RESULTS = options.results
     jax.config.update("jax_default_matmul_precision", "highest")  # a GPU would round to 10 bits
-    run, left_out = Run(options.size), []
+    run = Run(options.size)
     for study in (study for study in STUDIES if study in options.studies):
         if run.late:
-            left_out.append(study)
+            run.tell(f"{study} NOT run, as the time is over: --studies {study} runs it alone")
             continue
         RUNNERS[study](run)
         run.tell(f"{study} done")
-    saved(run.name("claims"), run.size, run.claims, left_out)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks import _report
-
 
 class Claim(NamedTuple):
     """A claim, what was measured, and whether that meets it."""
@@ -14,10 +12,7 @@ class Claim(NamedTuple):
     met: bool
 
 
-def saved(name: str, size: str, claims: Sequence[Claim], left_out: Sequence[str]) -> None:
-    """Writes and prints the claims."""
-    rows = [[one.text, one.measured, "met" if one.met else "NOT met"] for one in claims]
-    notes = "Measured in the tables beside this one."
-    if left_out:
-        notes += f" Not run, as the time was over: {', '.join(left_out)}."
-    _report.save(name, f"MNIST, claims ({size})", ["claim", "measured", ""], rows, notes)
+def listed(claims: Sequence[Claim]) -> str:
+    """A line a claim, for the notes below a table."""
+    said = {True: "met", False: "NOT met"}
+    return "\n".join(f"- {one.text}: **{said[one.met]}** ({one.measured})." for one in claims)

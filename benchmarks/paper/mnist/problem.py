@@ -88,7 +88,7 @@ def made(trained: Trained, digits: Digits, batch_size: int, *, written_out: bool
         return Problem(trained, linearised, digits, linearised, inputs, batch_size)
     rows = np.concatenate(list(jacobians(linearised, digits.inputs)))
     offset = np.asarray(linearised.offset(digits.inputs))
-    subject = nn.linearise(_linear, trained.network)
+    subject = nn.linearise(_linear, trained.network, batched=True)
     return Problem(trained, linearised, digits, subject, (offset, rows), batch_size)
 
 
@@ -103,10 +103,11 @@ def jacobians(linearised: nn.Linearised, inputs: np.ndarray):
 
 
 def _linear(network: LeNet, inputs: tuple[Array, Array]) -> Array:
-    """o + J θ, θ the weights of the network."""
+    """o + J θ of all examples, θ the weights of the network."""
     offset, rows = inputs
     theta = ravel_pytree(eqx.filter(network, eqx.is_inexact_array))[0]
-    return offset + jnp.matmul(rows, theta, precision="highest")
+    flat = rows.reshape(-1, rows.shape[-1])
+    return offset + jnp.matmul(flat, theta, precision="highest").reshape(offset.shape)
 
 
 def flat_deviations(fit: lm.Fit) -> np.ndarray:
