@@ -54,6 +54,7 @@ benchmarks: $(VENV)/development.stamp
 	set -e; for script in benchmarks/[a-z]*.py; do $(BIN)/python "$$script"; done
 	set -e; for script in benchmarks/paper/[a-z]*.py; do \
 	  $(BIN)/python -m "benchmarks.paper.$$(basename "$$script" .py)"; done
+	$(BIN)/python -m benchmarks.paper.mnist
 
 clean:
 	rm -rf $(VENV) site demo.png demo-nn.png .pytest_cache .jax_cache .hypothesis .ruff_cache .import_linter_cache

@@ -268,7 +268,7 @@ def _require_inference(network: PyTree) -> None:
     """Refuses layers that would take batch statistics or drop at random."""
     for path, layer in _layers(network, ()):
         harmless = isinstance(layer, eqx.nn.Dropout) and np.all(np.asarray(layer.p) == 0)
-        if not layer.inference and not harmless:
+        if layer.inference is not None and not layer.inference and not harmless:
             name = jax.tree_util.keystr(path) or "network"
             raise ValueError(
                 f"{name} is a {type(layer).__name__} in training mode: give "

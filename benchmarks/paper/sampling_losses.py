@@ -7,10 +7,7 @@ with the exact ones of the same draws.
     python -m benchmarks.paper.sampling_losses
 """
 
-import gzip
-import os
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -20,6 +17,7 @@ import optax
 
 import linmodels as lm
 from benchmarks import _report
+from benchmarks.paper import _digits
 from linmodels._expansion import expanded
 from linmodels.operators import multi_output
 
@@ -41,13 +39,9 @@ MOMENTUM = 0.9
 
 
 def digits():
-    folder = Path(os.environ["LINMODELS_DATA"]) / "mnist"
-    read = lambda name: gzip.decompress((folder / name).read_bytes())
-    images = np.frombuffer(read("train-images-idx3-ubyte.gz"), np.uint8, offset=16)
-    images = images.reshape(-1, 28, 28)[:ROWS, 4:24, 4:24].reshape(ROWS, -1)
-    labels = np.frombuffer(read("train-labels-idx1-ubyte.gz"), np.uint8, offset=8)[:ROWS]
-    ones = np.ones((ROWS, 1), np.float32)
-    return np.concatenate([images / np.float32(255), ones], 1), labels.astype(np.int32)
+    images, labels = _digits.digits("train", ROWS)
+    pixels = images[:, 4:24, 4:24].reshape(ROWS, -1)
+    return np.concatenate([pixels, np.ones((ROWS, 1), np.float32)], 1), labels
 
 
 def observe(x, labels):

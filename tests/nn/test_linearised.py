@@ -31,6 +31,8 @@ def test_layers_in_training_mode_are_refused():
         linearise(lambda w, x: w[0](x, w[1])[0], (network, state))
     with pytest.raises(ValueError, match=r"^network is a Dropout in training mode"):
         linearise(eqx.nn.Dropout(0.5))
+    arrays = eqx.filter(network, eqx.is_array)  # without the flag, which a function may hold
+    assert isinstance(linearise(lambda w, x: x * w.last.bias.sum(), arrays), Linearised)
     attention = made(eqx.nn.MultiheadAttention, 1, 2)  # it holds a Dropout(0)
     assert isinstance(linearise(lambda w, x: w(x, x, x), attention), Linearised)
 
