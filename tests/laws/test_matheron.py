@@ -28,9 +28,9 @@ def fixed_problem(layout):
     return Problem(layout, cast(random_arrays(layout, "full", np.random.default_rng(3))))
 
 
-def simple_data(count=40, size=50):
+def simple_data(count=40, size=50, signal=1):
     x, noise = np.split(np.random.default_rng(0).standard_normal((count, size + 1)), [size], 1)
-    y = x[:, 0] + noise[:, 0]
+    y = signal * x[:, 0] + noise[:, 0]
     return lm.Observations(lx.MatrixLinearOperator(jnp.asarray(x)), y, lm.Gaussian(1.0))
 
 
@@ -76,8 +76,11 @@ def test_terms(layout, name):
 
 @pytest.mark.slow
 def test_learns():
-    """The evidence path is the dual one of block conjugate gradients."""
-    data = simple_data()
+    """The evidence path is the dual one of block conjugate gradients.
+
+    With fewer columns than rows and a signal of three, so that 8 probes see the maximum.
+    """
+    data = simple_data(60, 20, signal=3)
     data = lm.Observations(data.design, data.targets)
     ours = lm.maximise_evidence(data, method=lm.Matheron(), num_samples=8, key=KEY)
     exact = lm.maximise_evidence(data, num_samples=0)
