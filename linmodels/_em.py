@@ -171,9 +171,12 @@ def _require_own(
     tolerance: float,
     max_steps: int,
 ) -> None:
-    """Refuses a state that has settled, but not on these data."""
+    """Refuses a state that has settled, but not on these data.
+
+    Where no update is left to make, looks at the data once more as the last one has.
+    """
     if state.step > 0 and (state.settled(tolerance) or state.step >= max_steps):
-        following = update(state)  # whatever it has learned of the data, the solution uses
+        following = update(state)
         if state.settled(tolerance) and not following.settled(10 * tolerance):
             raise ValueError(
                 f"state has settled, but these data would still change it by a factor of "

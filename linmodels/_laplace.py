@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from linmodels._arrays import is_traced, parameter_structure, ravel, shaped_like, size_of
-from linmodels._expansion import expanded, log_likelihood, prior_mean
+from linmodels._expansion import at_prior_mean, expanded, log_likelihood, prior_mean
 from linmodels._mode import Mode, find_mode
 from linmodels._observations import Data, Observations, example_batch
 from linmodels._priors import GaussianPrior
@@ -77,7 +77,7 @@ def _around_the_mode(
     if curvature_at is not None:
         curvature_at = shaped_like(curvature_at, structure, "curvature_at", "θ")
     if curvature_at is None:
-        start = expanded(data, prior_mean(prior, structure))
+        start = at_prior_mean(data, prior)
     else:
         start = expanded(data, curvature_at, curvature_alone=True)
     first = method.prepare(start, prior, num_samples=num_samples, key=key)

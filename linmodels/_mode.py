@@ -19,8 +19,6 @@ WORKING = 1e-3
 """Rise still expected, in nats and over γ, that counts as none where nothing more can be gained at
 the working precision: ½‖e‖²_H of a mean as far from the mode as the mean of a linear model may be
 from the solution for 64 samples."""
-NOTHING = 1e-10
-"""Squared error of a mean, over γ, that is none to speak of."""
 FIRST, FORCING = 1e-2, 0.02
 """How closely the first step is solved for, over γ, and later ones over the rise of the one before
 (Eisenstat & Walker 1996)."""
@@ -46,7 +44,7 @@ class Mode(NamedTuple):
     result: RESULTS
     steps: int
     norm_error: float = 0.0
-    """relative error of ‖x̄‖² that the solver may have left; 0 where there is none to speak of"""
+    """as of the last mean"""
 
 
 def find_mode(
@@ -79,8 +77,8 @@ def find_mode(
         stuck = step.end is None or step.expected > before / 2
         small = step.expected <= (WORKING * size if stuck else tolerance)
         if mean.finest and step.may_be_last and small:
-            error = 2 * np.sqrt(mean.closeness) if mean.closeness > NOTHING else 0.0
-            return here._replace(result=RESULTS.successful, steps=count, norm_error=error)
+            reached = {"steps": count, "norm_error": mean.norm_error}
+            return here._replace(result=RESULTS.successful, **reached)
         if mean.finest and step.end is None:
             break
         before = step.expected if mean.finest else np.inf  # a loose solve tells no stand-still

@@ -1,6 +1,6 @@
 """A trained network, and what a linear model needs of it: outputs, offsets and Jacobians."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -132,25 +132,31 @@ class Linearised(eqx.Module):
         centred = eqx.tree_at(
             lambda p: (p.mean, p.deviations), posterior, (nothing(posterior.mean), none)
         )
-        traced = any(isinstance(x, Tracer) for x in jax.tree.leaves((self, posterior, inputs)))
-        pieces = [(inputs, None)] if traced else list(self._pieces(inputs, batch_size))
-        design = self.jacobian(pieces[0][0])
-        first = centred.predict(design, _outputs(design), likelihood=likelihood)
-        parts = [_pushed(self.jacobian(x), posterior.deviations, rows) for x, rows in pieces]
+        design = self.jacobian(inputs)
+        traced = any(isinstance(x, Tracer) for x in jax.tree.leaves((posterior, design)))
+        pieces = [(design, None)] if traced else self._pieces(design, batch_size)
+        first = centred.predict(pieces[0][0], _outputs(pieces[0][0]), likelihood=likelihood)
+        drawn = jax.tree.map(
+            lambda z, w: jnp.asarray(z, w.dtype), posterior.deviations, design.parameters
+        )
+        parts = [_pushed(piece, drawn, rows) for piece, rows in pieces]
         outputs, deviations = parts[0] if len(parts) == 1 else _joined(parts)
-        found = outputs, deviations, self.jacobian(inputs)
+        found = outputs, deviations, design
         return eqx.tree_at(lambda p: (p.mean, p.deviations, p.design), first, found)
 
-    def _pieces(self, inputs: PyTree, batch_size: int) -> Iterator[tuple[PyTree, int | None]]:
-        """Examples of one shape, the last of them repeated; and how many, None where it is all."""
-        count = self.jacobian(inputs).num_examples
+    def _pieces(self, whole: Jacobian, batch_size: int) -> list[tuple[Jacobian, int | None]]:
+        """Of examples of one shape, the last of them repeated; how many, None where it is all."""
+        count = whole.num_examples
         if count is None or count <= batch_size:
-            yield inputs, None
-            return
-        for start in range(0, count, batch_size):
-            rows = np.minimum(np.arange(start, start + batch_size), count - 1)
-            piece = jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[rows], inputs)
-            yield piece, min(batch_size, count - start)
+            return [(whole, None)]
+        inputs, starts = jax.tree.map(np.asarray, whole.inputs), range(0, count, batch_size)
+        rows = [np.minimum(np.arange(start, start + batch_size), count - 1) for start in starts]
+        piece = self.jacobian(jax.tree.map(lambda leaf: leaf[rows[0]], inputs))  # one is traced
+        at = lambda place: jax.tree.map(lambda leaf: jnp.asarray(leaf[place]), inputs)
+        return [
+            (eqx.tree_at(lambda j: j.inputs, piece, at(place)), min(batch_size, count - start))
+            for place, start in zip(rows, starts, strict=True)
+        ]
 
 
 class Observe(eqx.Module):
@@ -322,10 +328,9 @@ def _pushed(
     jacobian: Jacobian, deviations: PyTree, rows: int | None
 ) -> tuple[PyTree[Float[Any, "..."]], PyTree[Float[Any, "k ..."]]]:
     """Outputs and Jζ of every deviation, of the first rows."""
-    cast = jax.tree.map(lambda z, w: jnp.asarray(z, w.dtype), deviations, jacobian.parameters)
-    outputs, count = _outputs(jacobian), len(jax.tree.leaves(cast)[0])
+    outputs, count = _outputs(jacobian), len(jax.tree.leaves(deviations)[0])
     blocks = [
-        _push(jacobian, jax.tree.map(lambda z, start=start: z[start : start + VECTORS], cast))
+        _push(jacobian, jax.tree.map(lambda z, start=start: z[start : start + VECTORS], deviations))
         for start in range(0, count, VECTORS)
     ]
     blocks = blocks or [jax.tree.map(lambda f: jnp.zeros((0, *f.shape), f.dtype), outputs)]

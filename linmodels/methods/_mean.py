@@ -14,16 +14,15 @@ from linmodels._whitening import explain_non_finite
 from linmodels.krylov import AbstractPreconditioner, IdentityRoot, Known, Progress
 from linmodels.methods._equations import primal_equations
 from linmodels.methods._look import look_once
-from linmodels.methods._method import Hyperparameters, Mean
+from linmodels.methods._method import NOTHING, Hyperparameters, Mean
 from linmodels.methods._sketch import sketchable
 from linmodels.methods.stopping import MeanRule
 
 QUICK_SIDE = 500
 """Side up to which a dense factorisation anew is as quick as a few dozen passes."""
 CLOSEST = 1e-6
-"""‖e‖²_H over γ that single precision reaches where eigenvalues spread over five decades."""
-CLOSEST_TO_KNOWN = 1e-10
-"""The same where much the same problem was decomposed, and few eigenvalues are far from 1."""
+"""‖e‖²_H over γ that single precision reaches where eigenvalues spread over five decades; it
+reaches `NOTHING` where much the same problem was decomposed, so that few are far from 1."""
 
 
 def mean_by_products(
@@ -51,7 +50,7 @@ def mean_by_products(
     key = jax.random.key(0)  # of no draws but a preconditioner's sketch
     explain = lambda index: explain_non_finite(data, index)
     model, _ = look_once(data, example_batch(data), prior, 0, key, explain)
-    finest = CLOSEST_TO_KNOWN if isinstance(preconditioner, Known) else CLOSEST
+    finest = NOTHING if isinstance(preconditioner, Known) else CLOSEST
     at, closeness = Hyperparameters(alpha, np.ones(1)), max(closeness, finest)
     design, root = model.design(*at), IdentityRoot()
     if preconditioner is not None:

@@ -85,6 +85,10 @@ class Solution(NamedTuple):
     """F⁻¹(θ̄ − μ), anything at flat parameters, where a dense method knows it"""
 
 
+NOTHING = 1e-10
+"""Squared error of a mean, ‖e‖²_H over γ, that is none to speak of."""
+
+
 class Mean(NamedTuple):
     """A posterior mean, solved for alone."""
 
@@ -99,6 +103,11 @@ class Mean(NamedTuple):
     finest: bool
     """whether the method comes no closer"""
     result: RESULTS = RESULTS.successful
+
+    @property
+    def norm_error(self) -> float:
+        """Relative error of ‖x̄‖² that the solver may have left; 0 where it is none to speak of."""
+        return 2 * self.closeness**0.5 if self.closeness > NOTHING else 0.0
 
 
 class Evaluation(NamedTuple):

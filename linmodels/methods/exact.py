@@ -15,7 +15,7 @@ from linmodels._whitening import explain_non_finite, gaussian, whitened_rows
 from linmodels.methods._direct import prepare_traced
 from linmodels.methods._dual import DualSystem, Rows, columns_of, kernels
 from linmodels.methods._mean import mean_by_products
-from linmodels.methods._method import AbstractMethod, AbstractSystem, Mean
+from linmodels.methods._method import NOTHING, AbstractMethod, AbstractSystem, Mean
 from linmodels.methods._moments import Moments, Shift, accumulate, least_squares_shift
 from linmodels.methods._parameters import (
     ParameterMap,
@@ -24,9 +24,6 @@ from linmodels.methods._parameters import (
     require_identifiable,
 )
 from linmodels.methods._primal import PrimalSystem
-
-CLOSEST = 1e-10
-"""‖e‖²_H of a mean over γ that counts as none."""
 
 
 class Exact(AbstractMethod):
@@ -80,7 +77,7 @@ class Exact(AbstractMethod):
         solution = system.solve(alpha, np.ones(1))
         size = float(solution.terms.group_dimension.sum())
         found = solution.coordinates, solution.posterior.mean
-        return Mean(*found, size, CLOSEST, finest=True, result=solution.result)
+        return Mean(*found, size, NOTHING, finest=True, result=solution.result)
 
     def approach_mode(self, data, prior, precision, start, key) -> Float[np.ndarray, " r"]:
         """The start."""
