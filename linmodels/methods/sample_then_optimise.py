@@ -39,6 +39,9 @@ from linmodels.methods.block_system import MAX_PROBES, BlockSystem
 
 FIRST = 8
 """Passes of the first descent; each further one, where it is needed, has twice as many."""
+NOISY, SHORTER = 1 / 4, 1 / 4
+"""Where a descent of twice as many passes leaves more than this share of the error, it is mostly
+noise of minibatches, which falls like √(step/passes) only: the next takes steps as much shorter."""
 CHECK = 5
 """Passes of conjugate gradients after a descent: as few as tell how far off it was."""
 TOWARD_MODE = 16
@@ -183,12 +186,14 @@ class _Descent(AbstractSolver):
         first = min(self.passes or FIRST, max(limit - looked.passes - CHECK, 1))
         best = self._descended(equations, begin, first, rate)
         spent, passes = looked.passes + best.passes, 2 * first
+        rate = best.hint.rate
         while self.passes is None and best.unfinished and spent + passes + CHECK <= limit:
-            going = best.hint.rate, best.hint.curvature
+            going = rate, best.hint.curvature
             found = self._descended(equations, best.value, passes, *going, spent=spent)
             spent, passes = spent + found.passes, 2 * passes
             if found.error >= best.error:
                 break
+            rate = found.hint.rate * (SHORTER if found.error > NOISY * best.error else 1)
             best = found
         if self.passes is None and best.unfinished and spent < limit:
             last = equations.solve(best.value, limit - spent, None)
