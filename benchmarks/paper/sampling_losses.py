@@ -24,6 +24,8 @@ from linmodels.operators import multi_output
 ROWS, CLASSES, PASSES = 5_000, 10, 20
 GRID = 2.0 ** np.arange(-3, 3)
 """Learning rates, times the largest curvature of a minibatch, that are tried."""
+RACE = 2
+"""Passes that a descent of the others takes to choose its steps."""
 EARLY = 5
 """Passes after which errors are compared a first time."""
 MARKS = (2, EARLY, 10, 15, PASSES)
@@ -150,11 +152,11 @@ def study(alpha, num_samples, sizes):
     rows = [[*about, "block-CG", "all", *(f"{error:.1e}" for error in cg), "", "", "1", ""]]
     for size in sizes:
         for noise, name in (("regulariser", "L′"), ("fit", "L")):
-            automatic = partial(lm.SampleThenOptimise, noise, PASSES - 1)  # a pass for the race
+            automatic = partial(lm.SampleThenOptimise, noise, PASSES - RACE)
             seen, fit = descent(held, size, automatic, num_samples)
             went = fit.solver.descent
             best, scale = tuned(held, size, noise, num_samples, went.curvature)
-            seen = seen + np.array([1, 0])  # the race
+            seen = seen + np.array([RACE, 0])
             curves[f"{name}, {size} rows, automatic"] = seen
             curves[f"{name}, {size} rows, grid"] = best
             own, other = after(seen, PASSES), after(best, PASSES)
@@ -218,10 +220,10 @@ HEADER = [
 NOTES = f"""
 Error: mean ‖W(x − x*)‖² over mean ‖Wx*‖² of k deviations after {PASSES} passes over {ROWS:,}
 digits of MNIST, softmax regression with 4,010 parameters, isotropic prior, curvature held at the
-mode. Automatic: `SampleThenOptimise`, its race counted as a pass, without the block-CG passes that
-follow it. Grid: the recipe of the paper, Nesterov momentum {MOMENTUM} and linear decay, at the best
-of the learning rates {", ".join(f"{c:g}" for c in GRID)} over the largest curvature of a minibatch
-(c), chosen by the error after {PASSES} passes itself.
+mode. Automatic: `SampleThenOptimise`, its race of {RACE} passes counted, without the block-CG passes
+that follow it. Grid: the recipe of the paper, Nesterov momentum {MOMENTUM} and linear decay, at the
+best of the learning rates {", ".join(f"{c:g}" for c in GRID)} over the largest curvature of a
+minibatch (c), chosen by the error after {PASSES} passes itself.
 """
 
 

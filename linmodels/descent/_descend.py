@@ -21,8 +21,9 @@ STRETCH = 10
 """Steps at least over which a loss is averaged, as momentum makes that of single steps swing."""
 RACE = tuple(2.0**exponent for exponent in range(-4, 2))
 """Steps, times the largest curvature of a minibatch, that are tried: that of all data is less."""
-NEAR = 0.05
-"""Share of what a step gains on the shortest that a shorter one may lose and still be taken."""
+SHARE = 8
+"""A race is as long as this part of the passes to come: the longer they are the more noise of
+minibatches limits them, √(step/passes), and the less what they have not reached yet."""
 HALVINGS = 30
 """Of the step size before giving up."""
 
@@ -243,12 +244,7 @@ class _Race(NamedTuple):
 
 
 def _raced(course: _Course, start: Float[Array, "k r"], passes: int, curvature: float) -> _Race:
-    """The step to take, from a stretch with decay of the first two vectors.
-
-    The shortest that gains nearly as much on the shortest of all as the best one does. Longer
-    descents than the race are hurt more by noise of minibatches: after T steps of size η, falling
-    to 0, that leaves an error like √(η/T); what they have not reached yet falls with ηT faster.
-    """
+    """The step whose loss is lowest after some passes with decay, for the first two vectors."""
     if passes < 2 * course.stretch:
         return _Race(LIMIT, curvature, 0)
     count = min(len(start), 2)
@@ -257,13 +253,11 @@ def _raced(course: _Course, start: Float[Array, "k r"], passes: int, curvature: 
     drawn = course.drawn
     racing = None if drawn is None else (lambda batch: drawn(batch)[columns])
     racers = course._replace(objective=objective, drawn=racing)
-    stretch = _Stretch(passes, course.stretch)
+    stretch = _Stretch(passes, max(course.stretch, passes // SHARE))
     steps = stretch.passes * course.total
     rates = lambda step: np.repeat(RACE, count) * (1 - step / steps)
     place, _ = racers.run(racers.begin(start[columns], curvature), stretch, rates)
     loss = place.loss.reshape(len(RACE), count).sum(1)
-    loss = np.where(np.isfinite(loss), loss, np.inf)
-    seen, best = float(place.state.curvature), 0
-    if np.isfinite(loss).any():
-        best = int(np.argmax(loss <= (1 - NEAR) * loss.min() + NEAR * loss[0]))
-    return _Race(RACE[best], seen if np.isfinite(seen) else curvature, stretch.passes)
+    best = RACE[int(np.argmin(np.where(np.isfinite(loss), loss, np.inf)))]
+    seen = float(place.state.curvature)
+    return _Race(best, seen if np.isfinite(seen) else curvature, stretch.passes)

@@ -30,8 +30,9 @@ from laws.test_batched import KEY
 from laws.test_block_cg import EXTREMES, arrays_of
 from laws.tolerances import working_epsilon
 from linmodels._observations import shuffled_batches
+from linmodels.descent._descend import Descended
 from linmodels.krylov import IdentityRoot, block_cg
-from linmodels.methods import Hyperparameters
+from linmodels.methods import Hyperparameters, sample_then_optimise
 from linmodels.methods._equations import primal_equations
 from linmodels.methods._samples import truncated_log_determinant
 from linmodels.methods._sampling_losses import noise_in_fit
@@ -253,6 +254,43 @@ def test_another_descent_never_makes_it_worse():
     method = lm.SampleThenOptimise(tolerance=1e-9, max_passes=30)
     with pytest.raises(lm.FitError, match="did not reach its tolerance within"):
         lm.infer(data, PRIOR, method=method, num_samples=4, key=KEY)
+
+
+def falling_spectrum(scale, size=200):
+    """Eigenvalues of M fall like 600 scale/i; minibatches of 10 of 600 rows are noisy."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((600, size)) * np.sqrt(scale / np.arange(1, size + 1))
+    y = x[:, 0] + rng.standard_normal(600)
+    rows = lm.RowSlices(x.astype(np.float32), y.astype(np.float32), batch_size=10)
+    return lm.Batched(rows, observe_known)
+
+
+@pytest.mark.slow
+def test_no_learning_rate_to_choose():
+    """Within 3 times the error of the best of a grid after 20 passes, 1/8 over the curvature."""
+    data = falling_spectrum(0.3)
+    found = Trace(lm.SampleThenOptimise("fit"), data, 18)  # after a race of 2
+    schedule = optax.linear_schedule(1 / 8 / found.descent.curvature, 0.0, 20 * 60)
+    recipe = lm.SampleThenOptimise("fit", optimiser=optax.sgd(schedule, 0.9, nesterov=True))
+    best = Trace(recipe, data, 20)
+    assert found.squares[:-1].mean() <= 3 * best.squares[:-1].mean()
+
+
+def test_noisy_descents_are_followed_by_shorter_steps(monkeypatch):
+    """Where a descent of twice as many passes leaves more than a quarter of the error."""
+    rates = []
+
+    def idle(objective, data, start, *, passes, rate, **_):
+        rates.append(rate)
+        return Descended(
+            start, rate or 1.0, 1.0, passes, np.zeros(len(start)), lm.RESULTS.successful
+        )
+
+    monkeypatch.setattr(sample_then_optimise, "descend", idle)
+    method = lm.SampleThenOptimise(tolerance=1e-6, max_passes=160)
+    arguments = {"method": method, "num_samples": 4, "key": KEY, "throw": False}
+    lm.infer(falling_spectrum(3.0), PRIOR, **arguments)
+    assert rates == [None, 1.0, 0.25, 0.0625]
 
 
 @pytest.mark.slow
