@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
-import jax
 import jaxtyping
 import pytest
 
 # Before anything imports the packages: from here on every jaxtyping annotation in them is enforced.
 jaxtyping.install_import_hook(["linmodels", "linmodels_nn"], "beartype.beartype")
 
-# What one worker or one run has compiled serves the others: most of a test's time is compilation.
-jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".jax_cache"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+# What one worker or run has compiled serves the others, and processes that tests start: most
+# of a test's time is compilation. jax reads these when it is imported.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parents[1] / ".jax_cache")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 for name, examples in {"fast": 15, "slow": 200, "many": 10_000}.items():
     hypothesis.settings.register_profile(

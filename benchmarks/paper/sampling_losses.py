@@ -220,8 +220,8 @@ HEADER = [
 NOTES = f"""
 Error: mean ‖W(x − x*)‖² over mean ‖Wx*‖² of k deviations after {PASSES} passes over {ROWS:,}
 digits of MNIST, softmax regression with 4,010 parameters, isotropic prior, curvature held at the
-mode. Automatic: `SampleThenOptimise`, its race of {RACE} passes counted, without the block-CG passes
-that follow it. Grid: the recipe of the paper, Nesterov momentum {MOMENTUM} and linear decay, at the
+mode. Automatic: `SampleThenOptimise`, its race of {RACE} passes counted, without block-CG passes
+that follow. Grid: the recipe of the paper, Nesterov momentum {MOMENTUM} and linear decay, at the
 best of the learning rates {", ".join(f"{c:g}" for c in GRID)} over the largest curvature of a
 minibatch (c), chosen by the error after {PASSES} passes itself.
 """
