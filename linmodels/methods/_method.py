@@ -177,7 +177,7 @@ class AbstractSystem(eqx.Module):
     def for_similar(
         self, alpha: Float[Any, " L"], beta: Float[Any, " C"]
     ) -> AbstractPreconditioner | None:
-        """What preconditions problems of a curvature like this one, if that is known."""
+        """What preconditions problems of a curvature like this one, if that is affordable."""
         return None
 
     @property

@@ -231,7 +231,8 @@ class BlockSystem(AbstractSystem):
         """What is carried from one α to the other; on the side of the parameters."""
         if self._carried is None:
             return None
-        return Known(self._carried.root(self.model.design(alpha, beta)), whole=False)
+        root = self._carried.root(self.model.design(alpha, beta))
+        return Known(known=root, whole=False)
 
     def look(self, design: WhitenedDesign) -> tuple[AbstractRoot, int]:
         """The preconditioner at these hyperparameters, and the passes that it took."""
