@@ -22,8 +22,8 @@ AT_ONCE = 64
 """Vectors that pass through a batch together: the memory of as many samples."""
 RANK = 310
 """Eigenpairs that serve every α; the sketch has 320 vectors, five times `AT_ONCE`."""
-CARRIED_ENTRIES = 2**27
-"""Most entries that they have, fewer pairs where there are more parameters: 512 MiB in float32."""
+CARRIED_ENTRIES = 2**26
+"""Most entries that they have, fewer pairs where there are more parameters: 256 MiB in float32."""
 
 
 def require_batches(preconditioner: AbstractPreconditioner | None, data: Data, *, dual: bool):

@@ -34,8 +34,8 @@ class Learned(NamedTuple):
     method: str
     path: np.ndarray
     """α of every group before every update and at the end, (steps + 1, L)"""
-    dimension: float | None
-    """γ at the end"""
+    dimension: np.ndarray | None
+    """γ of every group at the end, (L,)"""
     seconds: float
     flags: tuple[str, ...] = ()
     settled: bool = True
@@ -71,7 +71,7 @@ def with_full_covariance(problem: Problem, gram: Array, scale: str, *, layers: b
     )
     path = np.array([step.alpha for step in steps])
     settled = len(steps) <= MAX_STEPS
-    dimension = float(steps[-1].dimension.sum())
+    dimension = steps[-1].dimension
     spent = time.perf_counter() - begin
     return Learned(scale, "full covariance", path, dimension, spent, settled=settled)
 
@@ -90,7 +90,7 @@ def with_samples(problem: Problem, scale: str, *, layers: bool, key: Array) -> L
         fit = problem.learned(kind(START), callback=follow, **about).fit
     flags = tuple(f"{flag.kind.name.lower()}[{flag.where}]" for flag in fit.flags)
     settled = bool(fit.result == lm.RESULTS.successful)
-    spent, dimension = time.perf_counter() - begin, float(fit.effective_dimension)
+    spent, dimension = time.perf_counter() - begin, np.asarray(fit.group_dimensions)
     name = f"{SAMPLES} samples"
     return Learned(scale, name, np.array(path), dimension, spent, flags, settled)
 
@@ -124,7 +124,7 @@ def described(one: Learned) -> list[str]:
         one.scale + (", one α a layer" if layers else ", one α"),
         one.method,
         ", ".join(f"{alpha:.3g}" for alpha in one.alpha),
-        "" if one.dimension is None else f"{one.dimension:.1f}",
+        "" if one.dimension is None else ", ".join(f"{gamma:.1f}" for gamma in one.dimension),
         f"{len(one.path) - 1}",
         "yes" if one.settled else "no",
         ", ".join(one.flags),
@@ -145,7 +145,8 @@ def drawn(name: str, found: list[Learned]) -> None:
             lines = axis.plot(one.path, style, color=colour)
             lines[0].set_label(f"{one.scale}, {one.method}")
         axis.set(yscale="log", xlabel="updates", title="one α a layer" if layers else "one α")
-        axis.legend(fontsize=8)
+        if axis.lines:
+            axis.legend(fontsize=8)
     axes[0, 0].set_ylabel("α")
     _report.save_figure(name, made)
 
@@ -164,10 +165,16 @@ def claims(found: list[Learned]) -> list[Claim]:
         made.append(
             Claim(text, f"{ours:.4g}, {exact:.4g}: {100 * apart:+.1f} %", abs(apart) <= 0.05)
         )
-    for one in found:
-        if len(one.alpha) > 1 and "samples" in one.method:
-            text = f"{one.scale}: a layer-wise prior's collapse is flagged"
-            made.append(Claim(text, ", ".join(one.flags) or "no flag", bool(one.flags)))
+    largest = {}
+    for one in (one for one in found if len(one.alpha) > 1):
+        if "samples" not in one.method:
+            largest[one.scale] = int(np.argmax(one.alpha))
+            continue
+        place = largest[one.scale]
+        text = f"{one.scale}: the layer whose α grows most with the full covariance, {place}, "
+        text += "and no other is flagged"
+        flagged = len(one.flags) == 1 and f"[{place}]" in one.flags[0]
+        made.append(Claim(text, ", ".join(one.flags) or "no flag", flagged))
     return made
 
 
