@@ -11,8 +11,8 @@ from linmodels._observations import Batch, Data, batches, example_batch, num_bat
 from linmodels._products import WhitenedDesign, backward, normal
 from linmodels.krylov import (
     AbstractPreconditioner,
-    AbstractRoot,
     Eigenpairs,
+    Known,
     Sketchable,
     nystrom_eigenpairs,
 )
@@ -80,18 +80,18 @@ def _normal(batch: Batch, design: WhitenedDesign, x: Float[Array, "p r"]) -> Flo
 class Carried(eqx.Module):
     """The largest eigenpairs of WᵀW at some α, which precondition at any other.
 
-    With S = diag(s), s² the ratios of the one α to the other, SWᵀWS is as well known.
+    With S = diag(s), s² the ratios of the one α to the other, SWᵀWS is as well known. One of a
+    curvature that has not moved far serves as well.
     """
 
     scale: Float[Array, " r"]
     """α^{-½} where they were found, 0 at flat coordinates"""
     pairs: Eigenpairs
 
-    def root(self, design: WhitenedDesign) -> AbstractRoot:
-        """P^{½} at another α, and at β of the same mean logarithm."""
+    def at(self, scale: Float[Array, " r"]) -> Known:
+        """P at other α^{-½} of every coordinate, times √β; 0 at flat ones."""
         safe = jnp.where(self.scale > 0, self.scale, 1)
-        noise = jnp.exp(jnp.mean(jnp.log(design.beta)) / 2)
-        return self.pairs.rescaled(noise * design.scale / safe).root()
+        return Known(known=self.pairs.rescaled(scale / safe).root(), whole=False)
 
 
 def carried(

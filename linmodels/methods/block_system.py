@@ -93,12 +93,12 @@ class BlockSystem(AbstractSystem):
         """The evidence and its terms: from a Krylov path for one of each, else from a solve."""
         if self.solver.krylov and self.has_path:
             return Evaluation(self.path.evaluate(alpha, beta), converged=self.path.settled)
-        if self._carries:  # there will be other solves
-            _ = self._carried
+        kept = self._carried if self._carries else None  # before, as this solve needs it too
         equations, found = self._find(alpha, beta, start)
         change = equations.change(found.value)
         near = Nearby(*found[:2], change, found.terms, found.determinant, found.hint)
-        return evaluation_of(found.terms, found.report, self.model.sums.rank, near)
+        found = evaluation_of(found.terms, found.report, self.model.sums.rank, near)
+        return found._replace(carried=kept)
 
     @property
     def has_path(self) -> bool:
@@ -231,19 +231,23 @@ class BlockSystem(AbstractSystem):
         """What is carried from one α to the other; on the side of the parameters."""
         if self._carried is None:
             return None
-        root = self._carried.root(self.model.design(alpha, beta))
-        return Known(known=root, whole=False)
+        return self._carried.at(_strength(self.model.design(alpha, beta)))
 
     def look(self, design: WhitenedDesign) -> tuple[AbstractRoot, int]:
         """The preconditioner at these hyperparameters, and the passes that it took."""
         if self.preconditioner is None:
             there = vars(self).get("_carried") if self._carries else None
-            return IdentityRoot() if there is None else there.root(design), 0
+            return IdentityRoot() if there is None else there.at(_strength(design)).known, 0
         chosen = self.preconditioner.batches
         operator = sketchable(self.model, design, chosen, dual=self.side == "dual")
         return self.preconditioner.root(operator, key=self.key), self.preconditioner.passes(
             operator
         )
+
+
+def _strength(design: WhitenedDesign) -> Float[Array, " r"]:
+    """√β α^{-½} of every coordinate, of several β their geometric mean."""
+    return design.scale * jnp.exp(jnp.mean(jnp.log(design.beta)) / 2)
 
 
 class Nearby(NamedTuple):

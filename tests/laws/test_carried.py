@@ -1,5 +1,7 @@
 """What is sketched at one α and preconditions at any other changes passes, not answers."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import lineax as lx
@@ -114,3 +116,30 @@ def test_of_full_rank_leaves_a_multiple_of_one(flat):
     rounding = 1e3 * working_epsilon() * np.linalg.eigvalsh(hessian)[-1]
     left = np.linalg.eigvalsh(inverse @ hessian @ inverse)[int(flat) :]
     assert left[-1] / left[0] <= 1 + max(rounding, 1e-3)
+
+
+@pytest.mark.slow
+def test_the_next_search_is_shorter(tmp_path):
+    """With a curvature that follows the mode the last one serves, also from a saved state."""
+    rng = np.random.default_rng(2)
+    design = rng.standard_normal((600, 60)) * 10.0 ** rng.uniform(-1, 1, 60)
+    outputs = design @ (rng.standard_normal(60) / np.linalg.norm(design, axis=0)) * 10
+    targets = (outputs + rng.logistic(size=600) > 0).astype(int)
+    operator = lx.MatrixLinearOperator(jnp.asarray(design, jnp.float32))
+    data = lm.Observations(operator, targets, lm.Bernoulli())
+    prior, counted, states = lm.GaussianPrior(groups=np.arange(60) % 2), [], []
+    method = BlockCG("primal", callback=lambda progress: counted.append(len(progress.residual)))
+    arguments = {"method": method, "num_samples": K, "key": KEY, "throw": False}
+    lm.maximise_evidence(data, prior, callback=states.append, max_steps=3, **arguments)
+    ends, passes = [], []
+    for start in (states[0].start._replace(carried=None), states[0].start):
+        counted.clear()
+        state = dataclasses.replace(states[0], start=start)
+        lm.save(state, tmp_path / "state")
+        state = lm.load(tmp_path / "state", lm.EvidenceState)
+        fit = lm.maximise_evidence(data, prior, state=state, max_steps=2, **arguments)
+        ends.append(np.asarray(fit.prior.alpha))
+        passes.append(counted.count(1))
+    assert (ends[1] == np.asarray(states[1].alpha, ends[1].dtype)).all()
+    np.testing.assert_allclose(*ends, rtol=0.01)
+    assert passes[1] <= passes[0] / 2
