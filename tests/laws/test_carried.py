@@ -91,6 +91,7 @@ def test_nothing_is_carried_without_room(monkeypatch):
         assert (None if found is None else len(found.pairs.basis)) == rank
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("flat", [False, True])
 def test_of_full_rank_leaves_a_multiple_of_one(flat):
     """P^{-½}(I + WᵀW)P^{-½} at an α that is far from where the sketch was made."""
