@@ -8,7 +8,13 @@ from jaxtyping import Bool
 from linmodels._hyperparameters import NEGLIGIBLE, alpha_limits, bounded, initial
 from linmodels._results import Flag, FlagKind
 from linmodels.m_steps import Expectation, mackay
-from linmodels.methods import AbstractSystem, Evaluation, Hyperparameters, Scales
+from linmodels.methods import (
+    AbstractSystem,
+    Evaluation,
+    EvidenceTerms,
+    Hyperparameters,
+    Scales,
+)
 
 FLAT = 1e-6
 """Slope of the log evidence, in nats for a factor of e, below which it counts as flat."""
@@ -17,6 +23,13 @@ RUNAWAY = 1e-3
 FAINT = 0.05
 """γ_l of a group that counts as not needed once a method can tell no more for its noise: the
 evidence would lose about half of it, in nats."""
+ERRORS = 2.0
+"""Standard errors of a `FAINT` γ_l that a method may be off."""
+FADED, FADED_SHARE = 1.0, 0.01
+"""γ_l, and its share of the group's parameters, that leave little to lose as α_l grows on: of both
+the smaller. By then γ_l and ‖x̄_l‖² fall together, so that nothing ahead would stop α_l."""
+NOISE = 0.1
+"""Share of a standard error that an excess over ‖x̄_l‖² must be above: draws stay the same."""
 CANDIDATES = 8
 """Groups without a maximum that are tried alone."""
 UPDATES = 6
@@ -55,18 +68,21 @@ def outlook(expectation: Expectation) -> Outlook:
 
     Whatever the M-step: a small step may be a slow one. What MacKay's update would still move by
     more than `RUNAWAY` for less than `FLAT` nats, or to where γ_l is within its own error, has no
-    maximum; nor has what settles at a `FAINT` γ_l within noise, as far as can be told.
+    maximum; nor has what is at a `FAINT` γ_l within noise, or within its standard errors, of where
+    it would settle, as far as can be told.
     """
     current, terms, scales, learn_noise, _, noise = expectation
     target = bounded(mackay(expectation), current, scales, learn_noise)
     ratios = np.log(np.concatenate(target) / np.concatenate(current))
     left = scales.rank - terms.output_dimension - current.beta * terms.residual
     slopes = 0.5 * np.abs(np.concatenate([terms.group_dimension - terms.group_norm, left]))
-    faint = np.zeros(len(ratios), bool)
-    faint[: len(terms.group_dimension)] = terms.group_dimension <= FAINT
-    distances = np.abs(ratios)
+    distances, count = np.abs(ratios), len(terms.group_dimension)
     silent = (distances <= noise) & (noise > 0)
-    runaway = (ratios >= RUNAWAY) & ((slopes <= FLAT) | (noise >= 1)) | (faint & silent)
+    error = np.broadcast_to(terms.group_error, count)
+    unknown = (2 * slopes[:count] <= ERRORS * error) & (error > 0)
+    faint = np.zeros(len(ratios), bool)
+    faint[:count] = (terms.group_dimension <= FAINT) & (silent[:count] | unknown)
+    runaway = (ratios >= RUNAWAY) & ((slopes <= FLAT) | (noise >= 1)) | faint
     return Outlook(float(np.where(runaway | silent, 0, distances).max()), runaway)
 
 
@@ -74,23 +90,26 @@ def flags(
     current: Hyperparameters,
     runaway: Bool[np.ndarray, " H"],
     log_evidence: float,
+    terms: EvidenceTerms,
     system: AbstractSystem,
     scales: Scales,
     learn_noise: bool,
 ) -> tuple[Flag, ...]:
-    """What is degenerate about settled hyperparameters.
+    """What is degenerate about hyperparameters, settled or on their way.
 
     Args:
         current: the hyperparameters.
         runaway: which of them grow along a flat evidence.
-        log_evidence: there.
+        log_evidence: there, or before the last update.
+        terms: there.
         system: to try groups alone.
         scales: units of the hyperparameters.
         learn_noise: whether the noise precision was learned.
     """
     unseen, count = scales.information <= 0, len(current.alpha)
     _, upper = alpha_limits(*current, scales)
-    infinite = ~unseen & (runaway[:count] | (current.alpha >= 0.99 * upper))
+    large = runaway[:count] | _fading(terms, scales) | (current.alpha >= 0.99 * upper)
+    infinite = ~unseen & large
     collapsed = _collapsed(infinite, log_evidence, system, scales, learn_noise)
     found = _flags(FlagKind.NOTHING_OBSERVED, unseen)
     found += _flags(FlagKind.PRIOR_PRECISION_INFINITE, infinite & ~collapsed)
@@ -101,6 +120,13 @@ def flags(
         found += _flags(FlagKind.NOTHING_OBSERVED, ~seen)
         found += _flags(FlagKind.NOISE_PRECISION_INFINITE, seen & capped)
     return found
+
+
+def _fading(terms: EvidenceTerms, scales: Scales) -> Bool[np.ndarray, " L"]:
+    """Groups that have little left, and still have less to lose than to gain as α_l grows."""
+    left = terms.group_dimension <= np.minimum(FADED, FADED_SHARE * scales.size)
+    excess = terms.group_dimension - terms.group_norm
+    return left & (excess > np.maximum(RUNAWAY * terms.group_norm, NOISE * terms.group_error))
 
 
 def _flags(kind: FlagKind, where: Bool[np.ndarray, " L"]) -> tuple[Flag, ...]:
@@ -138,12 +164,21 @@ def _alone(
     system: AbstractSystem, scales: Scales, learn_noise: bool, group: int | None
 ) -> Expectation:
     """After some of MacKay's updates of one group (or of none) and the noise."""
-    unseen, on = scales.information <= 0, np.arange(len(scales.alpha)) == group
-    at = initial(scales, learn_noise)
-    for update in range(UPDATES):
-        off = np.where(unseen, 1.0, scales.information * at.beta.max() / NEGLIGIBLE)
-        at = Hyperparameters(np.where(on, at.alpha, off), at.beta)
-        found = expected(system.evaluate(*at), system, at, scales, learn_noise)
-        if update < UPDATES - 1:
-            at = bounded(mackay(found), at, scales, learn_noise)
+    on = np.arange(len(scales.alpha)) == group
+    at, start = initial(scales, learn_noise), None
+    for _ in range(UPDATES):
+        at = _only(on, at, scales)
+        evaluation = system.evaluate(*at, start)
+        found, start = expected(evaluation, system, at, scales, learn_noise), evaluation.start
+        following = bounded(mackay(found), at, scales, learn_noise)
+        if all(map(np.array_equal, _only(on, following, scales), at)):
+            break
+        at = following
     return found
+
+
+def _only(on: Bool[np.ndarray, " L"], at: Hyperparameters, scales: Scales) -> Hyperparameters:
+    """With all other groups as good as absent."""
+    strength = scales.information * at.beta.max()
+    off = np.where(scales.information > 0, strength / NEGLIGIBLE, 1.0)
+    return Hyperparameters(np.where(on, at.alpha, off), at.beta)

@@ -207,15 +207,29 @@ def _step(
     terms = found.terms
     expectation = expected(found, system, old, scales, learn_noise)
     new = bounded(_proposal(m_step, expectation), old, scales, learn_noise)
+    change, runaway = outlook(expectation)
+    # What runs away is not sent back by an estimate of γ_l that is nothing but its own noise.
+    new = _no_smaller(new, old, runaway)
     return EvidenceState(
         state.step + 1,
         new.alpha,
         new.beta,
         float(terms.log_evidence),
         float(np.sum(terms.group_dimension)),
-        *outlook(expectation),
+        change,
+        runaway,
         found.converged,
         found.start,
+    )
+
+
+def _no_smaller(
+    new: Hyperparameters, old: Hyperparameters, where: Bool[np.ndarray, " H"]
+) -> Hyperparameters:
+    alpha, beta = np.split(where, [len(old.alpha)])
+    return Hyperparameters(
+        np.where(alpha, np.maximum(new.alpha, old.alpha), new.alpha),
+        np.where(beta, np.maximum(new.beta, old.beta), new.beta),
     )
 
 
@@ -250,7 +264,8 @@ def _finish(
 ) -> Fit:
     found = Hyperparameters(state.alpha, state.noise_precision)
     grouped = system.prior.groups is not None
-    about = state.log_evidence, system, scales, learn_noise
+    solution = system.solve(*found, state.start)
+    about = state.log_evidence, solution.terms, system, scales, learn_noise
     return finish(
         data,
         chosen[0],
@@ -258,7 +273,7 @@ def _finish(
         chosen[1],
         system.prior.with_alpha(state.alpha if grouped else state.alpha[0]),
         state.noise_precision,
-        system.solve(*found, state.start),
+        solution,
         steps=state.step,
         flags=flags(found, state.runaway, *about),
         result=_result(state, tolerance),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,10 +18,12 @@ from linmodels._observations import Data, Observations, example_batch
 from linmodels._priors import GaussianPrior
 from linmodels._products import factor_of
 from linmodels._results import RESULTS
+from linmodels.krylov import AbstractPreconditioner
 from linmodels.likelihoods import LOG_2PI, AbstractCurved
 from linmodels.methods import (
     AbstractMethod,
     AbstractSystem,
+    Carried,
     Evaluation,
     EvidencePath,
     EvidenceTerms,
@@ -95,6 +97,16 @@ def _around_the_mode(
     )
 
 
+class Left(NamedTuple):
+    """What an evaluation leaves for the next one."""
+
+    mode: Mode
+    inner: PyTree
+    """of the method's own evaluation"""
+    carried: Carried | None
+    """of the curvature at the mode, where it is not held"""
+
+
 class LaplaceSystem(AbstractSystem):
     """θ | y ≈ N(θ̄, H⁻¹), H = A + ΦᵀB(θ₀)Φ, θ₀ the mode θ̄ or a point of the caller's.
 
@@ -133,22 +145,22 @@ class LaplaceSystem(AbstractSystem):
         self,
         alpha: Float[Any, " L"],
         beta: Float[Any, " C"],
-        start: tuple[Mode, PyTree] | None = None,
+        start: "Left | None" = None,
     ) -> Evaluation:
         """Laplace's evidence at α (L,), at its mode; β is 1."""
-        before, inner = (None, None) if start is None else start
-        mode, system = self._at_mode(alpha, before)
+        mode, system = self._at_mode(alpha, start)
+        inner = None if start is None else start.inner
         found = system.evaluate(alpha, beta, inner)
         terms = self._terms(mode, found.terms, alpha)
         noise = np.maximum(found.alpha_noise, mode.norm_error)
-        return found._replace(terms=terms, alpha_noise=noise, start=(mode, found.start))
+        left = Left(mode, found.start, found.carried if self.held is None else None)
+        return found._replace(terms=terms, alpha_noise=noise, start=left)
 
     def nearby(
-        self, start: tuple[Mode, PyTree]
+        self, start: "Left"
     ) -> Callable[[Float[Any, " L"], Float[Any, " C"]], EvidenceTerms]:
         """γ at other α with the curvature that it has at the mode of `start`."""
-        mode, inner = start
-        held = cache(lambda: self._curved_at(mode).nearby(inner))
+        held = cache(lambda: self._curved_at(start.mode).nearby(start.inner))
 
         def terms(alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> EvidenceTerms:
             return held()(alpha, beta)  # only now is there a look at the data
@@ -159,10 +171,10 @@ class LaplaceSystem(AbstractSystem):
         self,
         alpha: Float[Any, " L"],
         beta: Float[Any, " C"],
-        start: tuple[Mode, PyTree] | None = None,
+        start: "Left | None" = None,
     ) -> Solution:
         """The evidence and the posterior, its mean the mode."""
-        mode, system = self._at_mode(alpha, None if start is None else start[0])
+        mode, system = self._at_mode(alpha, start)
         solution = system.solve(alpha, beta)
         failed = mode.result != RESULTS.successful
         return solution._replace(
@@ -181,20 +193,32 @@ class LaplaceSystem(AbstractSystem):
         raise ValueError("An evidence path needs Gaussian noise: use maximise_evidence.")
 
     def _at_mode(
-        self, alpha: Float[np.ndarray, " L"], start: Mode | None
+        self, alpha: Float[np.ndarray, " L"], start: "Left | None"
     ) -> tuple[Mode, AbstractSystem]:
         flat, groups, _ = self._coordinates
-        similar = None if self.held is None else self.held.for_similar(alpha, np.ones(1))
+        precision = np.where(flat, 0, np.asarray(alpha, np.float64)[groups])
+        similar = self._similar(alpha, precision, None if start is None else start.carried)
 
         def newton(here: Mode, closeness: float) -> Mean:
             data, near = expanded(self.data, here.parameters), here.coordinates
             return self.method.mean(data, self.prior, alpha, near, closeness, similar)
 
-        precision = np.where(flat, 0, np.asarray(alpha, np.float64)[groups])
-        if start is None or start.result != RESULTS.successful:
-            start = self._first_mode(precision)
-        mode = find_mode(self.data, newton, precision, start, any_flat=bool(flat.any()))
+        before = None if start is None else start.mode
+        if before is None or before.result != RESULTS.successful:
+            before = self._first_mode(precision)
+        mode = find_mode(self.data, newton, precision, before, any_flat=bool(flat.any()))
         return mode, self._curved_at(mode)
+
+    def _similar(
+        self, alpha: np.ndarray, precision: Float[np.ndarray, " r"], carried: Carried | None
+    ) -> AbstractPreconditioner | None:
+        """Of the curvature that is held, else of the one at the mode before."""
+        if self.held is not None:
+            return self.held.for_similar(alpha, np.ones(1))
+        if carried is None:
+            return None
+        scale = np.where(precision > 0, precision, np.inf) ** -0.5
+        return carried.at(jnp.asarray(scale, carried.scale.dtype))
 
     def _curved_at(self, mode: Mode) -> AbstractSystem:
         """Of H; its targets, and so its mean, are of no use where the curvature is held."""

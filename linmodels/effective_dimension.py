@@ -1,6 +1,6 @@
 """The effective dimension γ = tr H⁻¹M: how many parameters the data determine."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ class SampleNorms(NamedTuple):
     """d', the penalised ones"""
     limit: float
     """largest possible γ, min(rank B, d')"""
-    least: float = 0.0
+    least: float | Float[Any, ""] = 0.0
     """smallest possible value, other than 0 where not γ itself is estimated"""
 
 
@@ -147,7 +147,9 @@ def _coordinates(
     return jnp.where(flat, 0, jnp.sqrt(alpha[group]) * unscaled)
 
 
-def _estimate(draws: Float[Array, " k"], limit: float, least: float = 0.0) -> Estimate:
+def _estimate(
+    draws: Float[Array, " k"], limit: float, least: float | Float[Any, ""] = 0.0
+) -> Estimate:
     k, mean = draws.shape[0], jnp.mean(draws)
     value = jnp.clip(mean, least, limit)
     if k == 1:

@@ -12,6 +12,7 @@ from linmodels.krylov._block_cg import block_cg as block_cg
 from linmodels.krylov._preconditioners import AbstractPreconditioner as AbstractPreconditioner
 from linmodels.krylov._preconditioners import AbstractRoot as AbstractRoot
 from linmodels.krylov._preconditioners import DiagonalRoot as DiagonalRoot
+from linmodels.krylov._preconditioners import Eigenpairs as Eigenpairs
 from linmodels.krylov._preconditioners import IdentityRoot as IdentityRoot
 from linmodels.krylov._preconditioners import Jacobi as Jacobi
 from linmodels.krylov._preconditioners import Known as Known
@@ -19,6 +20,7 @@ from linmodels.krylov._preconditioners import LowRankRoot as LowRankRoot
 from linmodels.krylov._preconditioners import Nystrom as Nystrom
 from linmodels.krylov._preconditioners import RandomisedEigen as RandomisedEigen
 from linmodels.krylov._preconditioners import Sketchable as Sketchable
+from linmodels.krylov._preconditioners import nystrom_eigenpairs as nystrom_eigenpairs
 from linmodels.krylov._quadrature import quadratic_forms as quadratic_forms
 from linmodels.krylov._quadrature import with_node_at_one as with_node_at_one
 
@@ -28,6 +30,7 @@ __all__ = [
     "AbstractStoppingRule",
     "BlockSolution",
     "DiagonalRoot",
+    "Eigenpairs",
     "IdentityRoot",
     "Jacobi",
     "Known",
@@ -42,6 +45,7 @@ __all__ = [
     "Sketchable",
     "bidiagonalise",
     "block_cg",
+    "nystrom_eigenpairs",
     "quadratic_forms",
     "with_node_at_one",
 ]

@@ -213,8 +213,7 @@ class Nystrom(AbstractPreconditioner):
 
     def root(self, operator: Sketchable, *, key: Array) -> AbstractRoot:
         """One product with `rank` + 10 vectors."""
-        sketch = _sketch(operator, self.rank, key)
-        return _nystrom(sketch, operator.product(sketch), self.rank)
+        return nystrom_eigenpairs(operator, self.rank, key=key).root()
 
 
 class RandomisedEigen(AbstractPreconditioner):
@@ -244,7 +243,7 @@ class RandomisedEigen(AbstractPreconditioner):
         """Two products with `rank` + 10 vectors."""
         sketch = _sketch(operator, self.rank, key)
         basis, _ = orthonormalised(operator.product(sketch))
-        return _nystrom(basis, operator.product(basis), self.rank)
+        return _nystrom(basis, operator.product(basis), self.rank).root()
 
 
 class Known(AbstractPreconditioner):
@@ -252,15 +251,52 @@ class Known(AbstractPreconditioner):
 
     Args:
         known: P^{½}.
+        whole: whether it is all of that problem, so that few eigenvalues are far from 1.
+        batches: None; there is no look.
     """
 
     num_products: ClassVar[int] = 0
     known: AbstractRoot
+    whole: bool = eqx.field(static=True, default=True)
     batches: int | None = eqx.field(static=True, default=None)
 
     def root(self, operator: Sketchable, *, key: Array) -> AbstractRoot:
         """What is known, without a look."""
         return self.known
+
+
+class Eigenpairs(NamedTuple):
+    """The largest eigenpairs of M, as far as they are known: M ≈ U diag(λ) Uᵀ."""
+
+    basis: Float[Array, "q n"]
+    """Uᵀ"""
+    values: Float[np.ndarray, " q"]
+    """λ, falling"""
+
+    def rescaled(self, scale: Float[Array, " n"]) -> "Eigenpairs":
+        """Of diag(s) M diag(s), without a look at M."""
+        root = jnp.asarray(np.sqrt(self.values), self.basis.dtype)
+        basis, coordinates = orthonormalised(root[:, None] * self.basis * scale)
+        coordinates = np.asarray(coordinates, np.float64)
+        if not np.isfinite(coordinates).all():
+            return Eigenpairs(jnp.zeros_like(self.basis[:1]), np.zeros(1))
+        directions, sizes, _ = np.linalg.svd(coordinates)
+        return _turned(basis, sizes**2, directions)
+
+    def root(self) -> LowRankRoot:
+        """P^{½} with 1 + l relative to the smallest of 1 + λ.
+
+        So that what is left out, of smaller eigenvalues, is not spread away from what is kept
+        (Frangella, Tropp & Udell 2023, equation 1.3).
+        """
+        values = (self.values - self.values[-1]) / (1 + self.values[-1])
+        return LowRankRoot(self.basis, jnp.asarray(values, self.basis.dtype))
+
+
+def nystrom_eigenpairs(operator: Sketchable, rank: int, *, key: Array) -> Eigenpairs:
+    """As `Nystrom` finds them, from one product with `rank` + 10 vectors."""
+    sketch = _sketch(operator, rank, key)
+    return _nystrom(sketch, operator.product(sketch), rank)
 
 
 def _require_positive(name: str, value: int | None) -> None:
@@ -275,7 +311,7 @@ def _sketch(operator: Sketchable, rank: int, key: Array) -> Float[Array, "q n"]:
     return orthonormalised(jnp.asarray(block, operator.dtype))[0]
 
 
-def _nystrom(sketch: Float[Array, "q n"], image: Float[Array, "q n"], rank: int) -> AbstractRoot:
+def _nystrom(sketch: Float[Array, "q n"], image: Float[Array, "q n"], rank: int) -> Eigenpairs:
     """M's largest eigenpairs from an orthonormal sketch Ω and MΩ, shifted by rounding."""
     epsilon = float(jnp.finfo(image.dtype).eps)
     size = np.linalg.norm(np.asarray(norms(image), np.float64))
@@ -283,11 +319,11 @@ def _nystrom(sketch: Float[Array, "q n"], image: Float[Array, "q n"], rank: int)
     image = image + jnp.asarray(shift, image.dtype) * sketch
     core = _symmetric(gram(sketch, image))
     if not np.isfinite(core).all():
-        return IdentityRoot()
+        return Eigenpairs(jnp.zeros_like(sketch[:1]), np.zeros(1))
     basis, coordinates = orthonormalised(image)
     half = np.asarray(coordinates, np.float64) @ _inverse_root(core, epsilon)
     directions, sizes, _ = np.linalg.svd(half)
-    return _low_rank(basis, sizes**2 - shift, directions, rank)
+    return _turned(basis, sizes**2 - shift, directions[:, :rank])
 
 
 def _symmetric(matrix: Float[Array, "q q"]) -> Float[np.ndarray, "q q"]:
@@ -302,19 +338,12 @@ def _inverse_root(core: Float[np.ndarray, "q q"], epsilon: float) -> Float[np.nd
     return vectors * np.where(kept, np.where(kept, values, 1) ** -0.5, 0)
 
 
-def _low_rank(
+def _turned(
     basis: Float[Array, "q n"],
     values: Float[np.ndarray, " q"],
-    directions: Float[np.ndarray, "q q"],
-    rank: int,
-) -> LowRankRoot:
-    """P from the largest `rank` of M's approximate eigenpairs; values that are rounding become 0.
-
-    1 + l relative to the smallest of them, so that what is left out, of smaller eigenvalues, is
-    not spread away from what is kept (Frangella, Tropp & Udell 2023, equation 1.3).
-    """
+    directions: Float[np.ndarray, "q p"],
+) -> Eigenpairs:
+    """Eigenpairs from directions in a basis; values that are rounding become 0."""
     epsilon = float(jnp.finfo(basis.dtype).eps)
-    values = np.where(values > 10 * epsilon * values[0], values, 0)[:rank]
-    values = (values - values[-1]) / (1 + values[-1])
-    vectors = times(jnp.asarray(directions[:, :rank].T, basis.dtype), basis)
-    return LowRankRoot(vectors, jnp.asarray(values, basis.dtype))
+    values = np.where(values > 10 * epsilon * values[0], values, 0)[: directions.shape[1]]
+    return Eigenpairs(times(jnp.asarray(directions.T, basis.dtype), basis), values)

@@ -15,6 +15,7 @@ from linmodels.methods._method import Mean as Mean
 from linmodels.methods._method import Scales as Scales
 from linmodels.methods._method import Solution as Solution
 from linmodels.methods._method import SolverReport as SolverReport
+from linmodels.methods._sketch import Carried as Carried
 from linmodels.methods.block_cg import BlockCG as BlockCG
 from linmodels.methods.exact import Exact as Exact
 from linmodels.methods.matheron import Matheron as Matheron

@@ -50,7 +50,8 @@ def mean_by_products(
     key = jax.random.key(0)  # of no draws but a preconditioner's sketch
     explain = lambda index: explain_non_finite(data, index)
     model, _ = look_once(data, example_batch(data), prior, 0, key, explain)
-    finest = NOTHING if isinstance(preconditioner, Known) else CLOSEST
+    whole = isinstance(preconditioner, Known) and preconditioner.whole
+    finest = NOTHING if whole else CLOSEST
     at, closeness = Hyperparameters(alpha, np.ones(1)), max(closeness, finest)
     design, root = model.design(*at), IdentityRoot()
     if preconditioner is not None:

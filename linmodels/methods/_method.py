@@ -16,6 +16,7 @@ from linmodels._results import RESULTS
 from linmodels.krylov import AbstractPreconditioner
 from linmodels.methods._evidence_path import EvidencePath
 from linmodels.methods._evidence_terms import EvidenceTerms
+from linmodels.methods._sketch import Carried
 
 
 class GradientVariances(NamedTuple):
@@ -122,6 +123,8 @@ class Evaluation(NamedTuple):
     """whether the method has reached its own tolerance"""
     start: PyTree = None
     """from where an evaluation at hyperparameters near by may go on: arrays, or nothing"""
+    carried: Carried | None = None
+    """what preconditions problems of a curvature like this one, where it was made for this one"""
 
 
 class Scales(NamedTuple):
@@ -177,7 +180,7 @@ class AbstractSystem(eqx.Module):
     def for_similar(
         self, alpha: Float[Any, " L"], beta: Float[Any, " C"]
     ) -> AbstractPreconditioner | None:
-        """What preconditions problems of a curvature like this one, if that is known."""
+        """What preconditions problems of a curvature like this one, if that is affordable."""
         return None
 
     @property

@@ -180,7 +180,8 @@ def log_determinant_of(
 
     logs, known, doubtful = quadratic_forms(recurrence, forms)[:-1].T
     draws = jnp.asarray(logs), jnp.asarray(known - logs)
-    estimate = _combined(SampleNorms(*draws, size, np.inf, least=-root.log_determinant))
+    least = np.asarray(-root.log_determinant)  # an array: another one needs no compilation
+    estimate = _combined(SampleNorms(*draws, size, np.inf, least))
     return Estimate(
         estimate.value + root.log_determinant, jnp.hypot(estimate.standard_error, doubtful.mean())
     )

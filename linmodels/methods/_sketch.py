@@ -1,14 +1,29 @@
 """What a preconditioner may look at: WᵀW or WWᵀ, from all batches or from some of them."""
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from linmodels._arrays import size_of
-from linmodels._observations import Data, batches, example_batch, num_batches
+from linmodels._observations import Batch, Data, batches, example_batch, num_batches
 from linmodels._products import WhitenedDesign, backward, normal
-from linmodels.krylov import AbstractPreconditioner, Sketchable
+from linmodels.krylov import (
+    AbstractPreconditioner,
+    Eigenpairs,
+    Known,
+    Sketchable,
+    nystrom_eigenpairs,
+)
 from linmodels.methods._matrix_free import MatrixFree, sum_of
+
+AT_ONCE = 64
+"""Vectors that pass through a batch together: the memory of as many samples."""
+RANK = 310
+"""Eigenpairs that serve every α; the sketch has 320 vectors, five times `AT_ONCE`."""
+CARRIED_ENTRIES = 2**26
+"""Most entries that they have, fewer pairs where there are more parameters: 256 MiB in float32."""
 
 
 def require_batches(preconditioner: AbstractPreconditioner | None, data: Data, *, dual: bool):
@@ -44,7 +59,7 @@ def sketchable(
     scale = total / len(chosen)
 
     def product(x: Float[Array, "k r"]) -> Float[Array, "k r"]:
-        return scale * sum_of(normal(batch, design, x) for batch in batches(model.data, chosen))
+        return scale * sum_of(_normal(b, design, x) for b in batches(model.data, chosen))
 
     def probes(number: int, key: Array) -> Float[Array, "p r"]:
         rows = _num_rows(model.data)
@@ -54,6 +69,53 @@ def sketchable(
 
     dtype = model.sums.cross.dtype
     return Sketchable(model.factor.size, dtype, product, probes, len(chosen) / total)
+
+
+def _normal(batch: Batch, design: WhitenedDesign, x: Float[Array, "p r"]) -> Float[Array, "p r"]:
+    """WᵀWx, a few vectors after the others."""
+    parts = jnp.array_split(x, -(-len(x) // AT_ONCE))
+    return jnp.concatenate([normal(batch, design, part) for part in parts])
+
+
+class Carried(eqx.Module):
+    """The largest eigenpairs of WᵀW at some α, which precondition at any other.
+
+    With S = diag(s), s² the ratios of the one α to the other, SWᵀWS is as well known. One of a
+    curvature that has not moved far serves as well.
+    """
+
+    scale: Float[Array, " r"]
+    """α^{-½} where they were found, 0 at flat coordinates"""
+    pairs: Eigenpairs
+
+    def at(self, scale: Float[Array, " r"]) -> Known:
+        """P at other α^{-½} of every coordinate, times √β; 0 at flat ones."""
+        safe = jnp.where(self.scale > 0, self.scale, 1)
+        return Known(known=self.pairs.rescaled(scale / safe).root(), whole=False)
+
+
+def carried(
+    model: MatrixFree, information: Float[np.ndarray, " L"], *, key: Array
+) -> Carried | None:
+    """From one pass over the data, at the α where a parameter of any group has as much to tell.
+
+    None where there is room for no more pairs than a block of samples finds by itself.
+
+    Args:
+        model: the data.
+        information: tr W₀ᵀW₀ of every group.
+        key: of the sketch.
+    """
+    size = model.factor.size
+    rank = min(RANK, CARRIED_ENTRIES // size)
+    if rank <= model.num_samples:
+        return None
+    count = model.group_sums(np.ones(size))
+    seen = (information > 0) & (count > 0)
+    alpha = np.divide(information, count, out=np.ones(len(count)), where=seen)
+    design = model.design(alpha, np.ones(len(model.sums.rank)))
+    operator = sketchable(model, design, None, dual=False)
+    return Carried(design.scale, nystrom_eigenpairs(operator, rank, key=key))
 
 
 def _dual(model: MatrixFree, design: WhitenedDesign) -> Sketchable:

@@ -36,7 +36,11 @@ class BlockCG(AbstractMethod):
         callback: called with the solver's `Progress` after every pass, in the preconditioner's
             coordinates where there is one.
         preconditioner: one such as `linmodels.krylov.Nystrom(100)`, sketched anew at every solve;
-            worth its passes where few samples are wanted or the spectrum falls slowly.
+            worth its passes where few samples are wanted or the spectrum falls slowly. Where None,
+            what takes many solves of one curvature sketches it once, in a pass with 320 vectors
+            (fewer where they would have more than 2²⁶ entries): the search of a mode where the
+            curvature is held, on the parameters' side also α of several groups or noise of several
+            outputs.
 
     Raises:
         ValueError: an unknown side, a tolerance outside (0, 1), or max_passes below 1.

@@ -17,6 +17,7 @@ from linmodels.krylov import (
     AbstractPreconditioner,
     AbstractRoot,
     IdentityRoot,
+    Known,
 )
 from linmodels.methods._equations import (
     Equations,
@@ -42,7 +43,7 @@ from linmodels.methods._samples import (
     log_determinant_of,
     truncated_log_determinant,
 )
-from linmodels.methods._sketch import sketchable
+from linmodels.methods._sketch import Carried, carried, sketchable
 from linmodels.methods._solver import AbstractSolver
 from linmodels.methods.stopping import evaluation_of, report_of
 
@@ -92,10 +93,12 @@ class BlockSystem(AbstractSystem):
         """The evidence and its terms: from a Krylov path for one of each, else from a solve."""
         if self.solver.krylov and self.has_path:
             return Evaluation(self.path.evaluate(alpha, beta), converged=self.path.settled)
+        kept = self._carried if self._carries else None  # before, as this solve needs it too
         equations, found = self._find(alpha, beta, start)
         change = equations.change(found.value)
         near = Nearby(*found[:2], change, found.terms, found.determinant, found.hint)
-        return evaluation_of(found.terms, found.report, self.model.sums.rank, near)
+        found = evaluation_of(found.terms, found.report, self.model.sums.rank, near)
+        return found._replace(carried=kept)
 
     @property
     def has_path(self) -> bool:
@@ -212,15 +215,39 @@ class BlockSystem(AbstractSystem):
         smallest = max(float(dimension[seen].min()), 1.0)
         return self.tolerance * min(smallest / max(float(dimension.sum()), 1.0), 1.0)
 
+    @property
+    def _carries(self) -> bool:
+        """Whether solves are in coordinates that preconditioners can carry from α to α."""
+        return self.solver.krylov and self.side == "primal"
+
+    @cached_property
+    def _carried(self) -> Carried | None:
+        """What preconditions at all hyperparameters, where the method was given nothing."""
+        if self.preconditioner is not None:
+            return None
+        return carried(self.model, self._information, key=self.key)
+
+    def for_similar(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> Known | None:
+        """What is carried from one α to the other; on the side of the parameters."""
+        if self._carried is None:
+            return None
+        return self._carried.at(_strength(self.model.design(alpha, beta)))
+
     def look(self, design: WhitenedDesign) -> tuple[AbstractRoot, int]:
         """The preconditioner at these hyperparameters, and the passes that it took."""
         if self.preconditioner is None:
-            return IdentityRoot(), 0
+            there = vars(self).get("_carried") if self._carries else None
+            return IdentityRoot() if there is None else there.at(_strength(design)).known, 0
         chosen = self.preconditioner.batches
         operator = sketchable(self.model, design, chosen, dual=self.side == "dual")
         return self.preconditioner.root(operator, key=self.key), self.preconditioner.passes(
             operator
         )
+
+
+def _strength(design: WhitenedDesign) -> Float[Array, " r"]:
+    """√β α^{-½} of every coordinate, of several β their geometric mean."""
+    return design.scale * jnp.exp(jnp.mean(jnp.log(design.beta)) / 2)
 
 
 class Nearby(NamedTuple):

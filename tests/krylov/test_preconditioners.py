@@ -79,6 +79,17 @@ def test_low_rank_is_found(kind):
     np.testing.assert_allclose(left, np.eye(SIZE), atol=1e-2)
 
 
+@pytest.mark.parametrize("rank", [5, SIZE])
+def test_eigenpairs_of_a_rescaled_matrix(rank):
+    """Of a matrix of that rank: I + SMS becomes a multiple of 1, also where S is 0."""
+    values = np.where(np.arange(SIZE) < rank, STEEP, 0.0)
+    scale = np.append(np.logspace(-1, 0.5, SIZE - 1), 0.0)
+    pairs = krylov.nystrom_eigenpairs(sketchable(values), min(rank + 3, SIZE), key=KEY)
+    _, inverse = dense(pairs.rescaled(jnp.asarray(scale)).root())
+    target = np.eye(SIZE) + matrix_of(values) * scale * scale[:, None]
+    np.testing.assert_allclose(inverse @ target @ inverse, np.eye(SIZE), atol=0.05)
+
+
 def test_jacobi_diagonal():
     root, _ = dense(krylov.Jacobi().root(sketchable(STEEP), key=KEY))
     ratio = (np.diag(root) ** 2 - 1) / np.diag(matrix_of(STEEP))

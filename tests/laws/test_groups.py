@@ -90,10 +90,10 @@ def test_goes_on_from_a_state_bit_for_bit(fits):
 
 
 def test_starts_save_passes():
-    """A solve at strengths near by begins where the last one ended."""
+    """A solve at strengths near by begins where the last one ended: where nothing else helps it."""
     prior, alpha, beta = lm.GaussianPrior(groups=GROUPS), np.array([1.0, 100.0, 0.1]), np.ones(1)
     counted = []
-    method = BlockCG("primal", callback=counted.append)
+    method = BlockCG("dual", callback=counted.append)
     system = method.prepare(observed(1.0), prior, num_samples=K, key=jax.random.key(0))
     start = system.evaluate(alpha, beta).start
     passes = []

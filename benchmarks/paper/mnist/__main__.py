@@ -10,6 +10,7 @@ Weights are kept in `LINMODELS_CACHE`, or in benchmarks/.cache. With the depende
 
 import argparse
 import importlib.metadata
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ from benchmarks.paper.mnist.training import Recipe, trained
 STUDIES = "fidelity", "evidence", "losses", "calibration"
 """In the order in which they run, as far as the time goes."""
 KEY = jax.random.key(0)
+THREADS = "OPENBLAS_NUM_THREADS"
 
 
 class Setting(NamedTuple):
@@ -156,6 +158,8 @@ class Run:
     def _machine(self) -> str:
         seconds = time.perf_counter() - self.begin
         spent = f"{seconds:.0f} s since the start, on {jax.devices()[0].device_kind}"
+        if THREADS in os.environ:  # small factorisations on a busy machine are slow without
+            spent += f", {THREADS}={os.environ[THREADS]}"
         if not torch_laplace.available():
             return f"{torch_laplace.MISSING} {spent}."
         versions = (f"{n} {importlib.metadata.version(n)}" for n in ("torch", "laplace-torch"))
