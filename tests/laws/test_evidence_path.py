@@ -161,6 +161,26 @@ def test_one_probe_knows_its_error():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("power", "available", "taken"), [(1, 64, 64), (1, 20, 16), (0, 64, 16)])
+def test_a_small_dimension_takes_more_probes(power, available, taken):
+    """Of 26, not of 180: from k probes γ is known to √(2/(k γ)), here within 4 of those."""
+    x = np.random.default_rng(0).standard_normal((300, 200)) / np.arange(1, 201) ** power
+    targets = x.sum(1) + np.random.default_rng(1).standard_normal(300)
+    design = lx.MatrixLinearOperator(jnp.asarray(x, "float32"))
+    data = lm.Observations(design, jnp.asarray(targets, "float32"), lm.Gaussian(1.0))
+    paths = [
+        lm.evidence_path(
+            data, lm.GaussianPrior(), method=method, num_samples=available, key=jax.random.key(0)
+        )
+        for method in (lm.BlockCG("primal"), lm.Exact())
+    ]
+    assert len(paths[0].multiplicities) == taken
+    ratio = paths[1].strongest_signal(1.0)
+    found, exact = (float(path.at(1.0, ratio).effective_dimension[0]) for path in paths)
+    assert abs(found / exact - 1) <= 4 * np.sqrt(2 / (taken * exact))
+
+
+@pytest.mark.slow
 def test_a_path_that_has_not_settled_is_said():
     """Three passes do not tell a spectrum over six decades."""
     rng = np.random.default_rng(0)
