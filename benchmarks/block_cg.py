@@ -22,7 +22,7 @@ from jax.scipy.fft import dct, idct
 
 import linmodels as lm
 from linmodels.krylov import AbstractStoppingRule, IdentityRoot, block_cg
-from linmodels.methods.block_cg import PrimalRule
+from linmodels.methods.stopping import PrimalRule
 
 K = 64
 SPECTRA = {

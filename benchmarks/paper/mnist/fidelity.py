@@ -15,6 +15,8 @@ from benchmarks.paper.mnist.distances import DRAWS, Logits, divergence, wasserst
 from benchmarks.paper.mnist.problem import Problem, jacobians
 
 SAMPLES = 64
+SKETCH = lm.krylov.Nystrom(300)
+"""What preconditions them, from one pass."""
 PASSES = 10
 """Over the data, in which samples are claimed to be good enough."""
 
@@ -61,7 +63,7 @@ def compared(
         logits = Logits.of_deviations(predicted.mean, predicted.deviations)
         return row(method, logits, predicted.probabilities(), **about)
 
-    prior, method = lm.GaussianPrior(alpha), lm.BlockCG("primal")
+    prior, method = lm.GaussianPrior(alpha), lm.BlockCG("primal", preconditioner=SKETCH)
     fit = problem.sampled(prior, method=method, num_samples=SAMPLES, key=sample_key)
     report = fit.solver
     solved = {"passes": report.passes, "error": report.estimate / report.tolerance}
@@ -112,10 +114,12 @@ Distance of predictives on the test digits from the one of the full covariance, 
 isotropic prior, that of the full covariance's evidence, and all centred on the network's outputs.
 Sym. KL is of classes, in nats: between probit probabilities, and between softmax probabilities
 averaged over samples ({SAMPLES} where there are as many, else {DRAWS:,} from the covariance of the
-logits). W2 is of the logits of an image. "{SAMPLES} samples" are by block-CG; "exact samples", by
-the Cholesky factor, show what is left to the number of samples. Diagonal and KFAC are those of
-laplace-torch, of the generalised Gauss-Newton matrix. The full covariance is dense, in float32; a
-test compares it with `linmodels.Exact`, which is float64.
+logits). W2 is of the logits of an image. "{SAMPLES} samples" are by block-CG, preconditioned by
+`krylov.Nystrom({SKETCH.rank})`, whose pass is among those counted, though it is of
+{SKETCH.rank + 10} vectors in place of {SAMPLES + 1}; "exact samples", by the Cholesky factor, show
+what is left to the number of samples.
+Diagonal and KFAC are those of laplace-torch, of the generalised Gauss-Newton matrix. The full
+covariance is dense, in float32; a test compares it with `linmodels.Exact`, which is float64.
 """
 
 
