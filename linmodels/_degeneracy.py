@@ -25,9 +25,9 @@ FAINT = 0.05
 evidence would lose about half of it, in nats."""
 ERRORS = 2.0
 """Standard errors of a `FAINT` γ_l that a method may be off."""
-FADED, FADED_SHARE = 1.0, 0.01
-"""γ_l, and its share of the group's parameters, that leave little to lose as α_l grows on: of both
-the smaller. By then γ_l and ‖x̄_l‖² fall together, so that nothing ahead would stop α_l."""
+FADED = 1.0
+"""tr M_ll/α_l, a bound on γ_l and on its largest eigenvalue, at which α_l is above all of them:
+from there γ_l and ‖x̄_l‖² fall together, so that nothing ahead would stop α_l."""
 NOISE = 0.1
 """Share of a standard error that an excess over ‖x̄_l‖² must be above: draws stay the same."""
 CANDIDATES = 8
@@ -91,6 +91,7 @@ def flags(
     runaway: Bool[np.ndarray, " H"],
     log_evidence: float,
     terms: EvidenceTerms,
+    settled: bool,
     system: AbstractSystem,
     scales: Scales,
     learn_noise: bool,
@@ -102,13 +103,16 @@ def flags(
         runaway: which of them grow along a flat evidence.
         log_evidence: there, or before the last update.
         terms: there.
+        settled: whether they do not move any more.
         system: to try groups alone.
         scales: units of the hyperparameters.
         learn_noise: whether the noise precision was learned.
     """
     unseen, count = scales.information <= 0, len(current.alpha)
     _, upper = alpha_limits(*current, scales)
-    large = runaway[:count] | _fading(terms, scales) | (current.alpha >= 0.99 * upper)
+    large = runaway[:count] | (current.alpha >= 0.99 * upper)
+    if not settled:
+        large |= _fading(current, terms, scales)
     infinite = ~unseen & large
     collapsed = _collapsed(infinite, log_evidence, system, scales, learn_noise)
     found = _flags(FlagKind.NOTHING_OBSERVED, unseen)
@@ -122,9 +126,11 @@ def flags(
     return found
 
 
-def _fading(terms: EvidenceTerms, scales: Scales) -> Bool[np.ndarray, " L"]:
+def _fading(
+    current: Hyperparameters, terms: EvidenceTerms, scales: Scales
+) -> Bool[np.ndarray, " L"]:
     """Groups that have little left, and still have less to lose than to gain as α_l grows."""
-    left = terms.group_dimension <= np.minimum(FADED, FADED_SHARE * scales.size)
+    left = scales.information * current.beta.max() <= FADED * current.alpha
     excess = terms.group_dimension - terms.group_norm
     return left & (excess > np.maximum(RUNAWAY * terms.group_norm, NOISE * terms.group_error))
 

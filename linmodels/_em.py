@@ -37,7 +37,9 @@ class EvidenceState(eqx.Module):
             evidence's slope; 0 where that is noise of the method or runs away.
         runaway: which of α and, behind it, β grow along a flat evidence, (L + C,).
         converged: whether the method had reached its own tolerance.
-        start: from where the method goes on; arrays as large as the deviations, or nothing.
+        start: from where the method goes on; arrays as large as the deviations, or nothing. Where
+            the curvature follows the mode of block-CG with several groups, also what preconditions
+            it, up to 310 vectors of parameters.
         trail: α and β before the last one or two updates, which a third extrapolates.
     """
 
@@ -265,7 +267,8 @@ def _finish(
     found = Hyperparameters(state.alpha, state.noise_precision)
     grouped = system.prior.groups is not None
     solution = system.solve(*found, state.start)
-    about = state.log_evidence, solution.terms, system, scales, learn_noise
+    settled = state.settled(tolerance)
+    about = state.log_evidence, solution.terms, settled, system, scales, learn_noise
     return finish(
         data,
         chosen[0],

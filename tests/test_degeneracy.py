@@ -66,22 +66,41 @@ def test_a_signal_does():
 
 
 @pytest.mark.parametrize(
-    ("dimension", "norm", "error", "flagged"),
+    ("information", "dimension", "norm", "error", "flagged"),
     [
-        (0.8, 0.5, 0.3, True),  # growing on, with little left
-        (0.8, 0.79, 0.3, False),  # within noise of its maximum
-        (0.8, 1.2, 0.3, False),  # coming back
-        (20.0, 10.0, 0.3, False),  # growing on, and much is left
+        (9e3, 0.8, 0.5, 0.3, True),  # growing on, with little left
+        (9e3, 0.8, 0.79, 0.3, False),  # within noise of its maximum
+        (9e3, 0.8, 1.2, 0.3, False),  # coming back
+        (1e6, 20.0, 10.0, 0.3, False),  # growing on, and much is left
+        (1e6, 0.99, 0.5, 0.3, False),  # growing on, of rank one, and needed
     ],
 )
-def test_groups_on_their_way(dimension, norm, error, flagged):
+def test_groups_on_their_way(information, dimension, norm, error, flagged):
     """As good as none is left of one whose evidence still rises, though nothing has settled."""
     terms = terms_of(dimension, norm, error)
     system = Found(terms._replace(log_evidence=-1e6), 1e-3)
     state = updated(terms, error / dimension / 10)
     at = Hyperparameters(state.alpha, state.noise_precision)
-    found = flags(at, state.runaway, -100.0, terms, system, SCALES, False)
+    scales = SCALES._replace(information=np.array([1e6, information]))
+    found = flags(at, state.runaway, -100.0, terms, False, system, scales, False)
     assert [flag.where for flag in found] == ([1] if flagged else [])
+
+
+def test_a_needed_group_of_rank_one_is_not_fading():
+    """200 equal columns with a signal: γ_l is near 1 whatever α_l, whose maximum is finite."""
+    generator = np.random.default_rng(0)
+    own, other = generator.standard_normal((60, 5)), generator.standard_normal((60, 1))
+    targets = own @ [1, 1, -1, 2, 1] + other[:, 0] + 0.3 * generator.standard_normal(60)
+    matrix = np.concatenate([own, np.repeat(other, 200, 1)], 1)
+    data = lm.Observations(
+        lx.MatrixLinearOperator(jnp.asarray(matrix, float)),
+        jnp.asarray(targets, float),
+        lm.Gaussian(1 / 0.09),
+    )
+    prior = lm.GaussianPrior(groups=np.repeat([0, 1], [5, 200]))
+    for steps in (1, 2, 4):
+        about = {"num_samples": 0, "throw": False, "max_steps": steps}
+        assert lm.maximise_evidence(data, prior, m_step=lm.m_steps.em_elbo, **about).flags == ()
 
 
 @pytest.mark.parametrize(("needed", "steps", "flagged"), [(False, 8, [1]), (True, 3, [])])

@@ -281,7 +281,7 @@ class Eigenpairs(NamedTuple):
         if not np.isfinite(coordinates).all():
             return Eigenpairs(jnp.zeros_like(self.basis[:1]), np.zeros(1))
         directions, sizes, _ = np.linalg.svd(coordinates)
-        return _turned(basis, sizes**2, directions)
+        return _turned(basis, _seen(sizes, basis) ** 2, directions)
 
     def root(self) -> LowRankRoot:
         """P^{½} with 1 + l relative to the smallest of 1 + λ.
@@ -323,7 +323,7 @@ def _nystrom(sketch: Float[Array, "q n"], image: Float[Array, "q n"], rank: int)
     basis, coordinates = orthonormalised(image)
     half = np.asarray(coordinates, np.float64) @ _inverse_root(core, epsilon)
     directions, sizes, _ = np.linalg.svd(half)
-    return _turned(basis, sizes**2 - shift, directions[:, :rank])
+    return _turned(basis, _seen(sizes**2 - shift, basis), directions[:, :rank])
 
 
 def _symmetric(matrix: Float[Array, "q q"]) -> Float[np.ndarray, "q q"]:
@@ -343,7 +343,11 @@ def _turned(
     values: Float[np.ndarray, " q"],
     directions: Float[np.ndarray, "q p"],
 ) -> Eigenpairs:
-    """Eigenpairs from directions in a basis; values that are rounding become 0."""
-    epsilon = float(jnp.finfo(basis.dtype).eps)
-    values = np.where(values > 10 * epsilon * values[0], values, 0)[: directions.shape[1]]
-    return Eigenpairs(times(jnp.asarray(directions.T, basis.dtype), basis), values)
+    """Eigenpairs from directions in a basis."""
+    vectors = times(jnp.asarray(directions.T, basis.dtype), basis)
+    return Eigenpairs(vectors, values[: directions.shape[1]])
+
+
+def _seen(values: Float[np.ndarray, " q"], basis: Float[Array, "q n"]) -> Float[np.ndarray, " q"]:
+    """With 0 for what is rounding of the largest, which comes first."""
+    return np.where(values > 10 * float(jnp.finfo(basis.dtype).eps) * values[0], values, 0)

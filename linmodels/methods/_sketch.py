@@ -20,10 +20,10 @@ from linmodels.methods._matrix_free import MatrixFree, sum_of
 
 AT_ONCE = 64
 """Vectors that pass through a batch together: the memory of as many samples."""
-RANK = 310
-"""Eigenpairs that serve every α; the sketch has 320 vectors, five times `AT_ONCE`."""
+SKETCHED, BESIDE = 320, 10
+"""Vectors of the sketch that serves every α, of which all but some become eigenpairs."""
 CARRIED_ENTRIES = 2**26
-"""Most entries that they have, fewer pairs where there are more parameters: 256 MiB in float32."""
+"""Most entries that it has, fewer vectors where there are more parameters: 256 MiB in float32."""
 
 
 def require_batches(preconditioner: AbstractPreconditioner | None, data: Data, *, dual: bool):
@@ -48,7 +48,12 @@ def require_batches(preconditioner: AbstractPreconditioner | None, data: Data, *
 
 
 def sketchable(
-    model: MatrixFree, design: WhitenedDesign, count: int | None, *, dual: bool
+    model: MatrixFree,
+    design: WhitenedDesign,
+    count: int | None,
+    *,
+    dual: bool,
+    at_once: int = AT_ONCE,
 ) -> Sketchable:
     """WWᵀ (dual), or WᵀW estimated from `count` batches: their sum times all over `count`."""
     if dual:
@@ -59,7 +64,7 @@ def sketchable(
     scale = total / len(chosen)
 
     def product(x: Float[Array, "k r"]) -> Float[Array, "k r"]:
-        return scale * sum_of(_normal(b, design, x) for b in batches(model.data, chosen))
+        return scale * sum_of(_normal(b, design, x, at_once) for b in batches(model.data, chosen))
 
     def probes(number: int, key: Array) -> Float[Array, "p r"]:
         rows = _num_rows(model.data)
@@ -71,9 +76,11 @@ def sketchable(
     return Sketchable(model.factor.size, dtype, product, probes, len(chosen) / total)
 
 
-def _normal(batch: Batch, design: WhitenedDesign, x: Float[Array, "p r"]) -> Float[Array, "p r"]:
+def _normal(
+    batch: Batch, design: WhitenedDesign, x: Float[Array, "p r"], at_once: int
+) -> Float[Array, "p r"]:
     """WᵀWx, a few vectors after the others."""
-    parts = jnp.array_split(x, -(-len(x) // AT_ONCE))
+    parts = jnp.array_split(x, -(-len(x) // at_once))
     return jnp.concatenate([normal(batch, design, part) for part in parts])
 
 
@@ -107,14 +114,15 @@ def carried(
         key: of the sketch.
     """
     size = model.factor.size
-    rank = min(RANK, CARRIED_ENTRIES // size)
+    rank = min(SKETCHED, CARRIED_ENTRIES // size) - BESIDE
     if rank <= model.num_samples:
         return None
     count = model.group_sums(np.ones(size))
     seen = (information > 0) & (count > 0)
     alpha = np.divide(information, count, out=np.ones(len(count)), where=seen)
     design = model.design(alpha, np.ones(len(model.sums.rank)))
-    operator = sketchable(model, design, None, dual=False)
+    at_once = min(AT_ONCE, model.num_samples + 1)  # no more memory than the samples take
+    operator = sketchable(model, design, None, dual=False, at_once=at_once)
     return Carried(design.scale, nystrom_eigenpairs(operator, rank, key=key))
 
 

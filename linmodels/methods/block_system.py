@@ -52,12 +52,15 @@ MAX_PROBES = 16
 PRECISION = 0.025
 """Relative error of γ for which another path follows where that takes at least twice as many, and
 there are more: for a small γ, whose space few passes find."""
+MORE_PROBES = 64
+"""Random vectors that such a path has at most."""
 REFINEMENTS = 3
 """Solves to a smaller tolerance, where groups of parameters turn out to have a small γ_l."""
 NOTHING = 0.01
 """γ_l that is nothing to wait for; a bound on it is tr M_ll/α_l."""
 PROBE_ENTRIES = 2**28
-"""Largest block of them, fewer vectors where there are more outputs: 1 GiB in float32."""
+"""Largest block of them, and basis of another path, fewer vectors where there are more outputs:
+1 GiB in float32."""
 
 
 class BlockSystem(AbstractSystem):
@@ -114,15 +117,18 @@ class BlockSystem(AbstractSystem):
         model = self.model
         require_one_each(model.groups[1], len(model.sums.rank))
         outputs = num_outputs(model.data, example_batch(model.data))
-        most = min(model.num_samples, max(PROBE_ENTRIES // outputs, 2))
-        path = self._path_by(min(MAX_PROBES, most), self.max_passes)
+        fitting = min(model.num_samples, max(PROBE_ENTRIES // outputs, 2))
+        path = self._path_by(min(MAX_PROBES, fitting), self.max_passes)
+        kept = path.passes * min(outputs, model.factor.size)  # for every probe, of a basis
         ratio = path.strongest_signal(self._known_noise)
         wanted = num_samples_for(PRECISION, max(path.at(1.0, ratio).effective_dimension[0], 1.0))
+        probes = min(wanted, fitting, MORE_PROBES, PROBE_ENTRIES // kept)
         left = self.max_passes - path.passes
-        if min(wanted, most) < 2 * MAX_PROBES or left < 1:
+        if probes < 2 * MAX_PROBES or left < 1:
             return path
-        finer = self._path_by(min(wanted, most), left)
-        return replace(finer, passes=path.passes + finer.passes)
+        finer = self._path_by(probes, left)
+        best = finer if finer.settled else path
+        return replace(best, passes=path.passes + finer.passes)
 
     @property
     def _known_noise(self) -> float | None:

@@ -40,8 +40,9 @@ from linmodels.methods.block_system import MAX_PROBES, BlockSystem
 FIRST = 8
 """Passes of the first descent; each further one, where it is needed, has twice as many."""
 NOISY, SHORTER = 1 / 4, 1 / 4
-"""Where a descent of twice as many passes leaves more than this share of the error, it is mostly
-noise of minibatches, which falls like √(step/passes) only: the next takes steps as much shorter."""
+"""Where a descent of twice as many passes leaves more than this share of the error, that may be
+noise of minibatches, which falls like √(step/passes) only: the next takes steps as much shorter.
+Where it gains no more than the one before, they are as long again."""
 CHECK = 5
 """Passes of conjugate gradients after a descent: as few as tell how far off it was."""
 TOWARD_MODE = 16
@@ -186,21 +187,29 @@ class _Descent(AbstractSolver):
         first = min(self.passes or FIRST, max(limit - looked.passes - CHECK, 1))
         best = self._descended(equations, begin, first, rate)
         spent, passes = looked.passes + best.passes, 2 * first
-        rate = best.hint.rate
+        rate, before, shorter = best.hint.rate, np.inf, self._can_shorten(equations)
         while self.passes is None and best.unfinished and spent + passes + CHECK <= limit:
             going = rate, best.hint.curvature
             found = self._descended(equations, best.value, passes, *going, spent=spent)
             spent, passes = spent + found.passes, 2 * passes
             if found.error >= best.error:
                 break
-            rate = found.hint.rate * (SHORTER if found.error > NOISY * best.error else 1)
-            best = found
+            share, rate = found.error / best.error, found.hint.rate
+            noisy = shorter and share > NOISY
+            if noisy:
+                shorter = share < before
+                rate *= SHORTER if shorter else 1 / SHORTER
+            best, before = found, share if noisy else np.inf
         if self.passes is None and best.unfinished and spent < limit:
             last = equations.solve(best.value, limit - spent, None)
             best, spent = best._replace(checked=last), spent + last.progress.passes
         progress = best.checked.progress._replace(passes=spent)
         rest = looked.recurrence, best.hint, looked.cut
         return Solved(best.value, best.checked.result, progress, *rest)
+
+    def _can_shorten(self, equations: Equations) -> bool:
+        """Whether there is noise of minibatches, and the length of steps is not the caller's."""
+        return self.recipe.automatic and num_batches(equations.model.data) > 1
 
     def described(self, equations, value, hint, report) -> SolverReport:
         """With how the descent went, and what gradients of minibatches are like at its end."""
