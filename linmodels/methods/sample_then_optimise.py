@@ -60,8 +60,8 @@ class SampleThenOptimise(AbstractMethod):
     follow from the curvature of the minibatches and a race; each descent ends with steps that fall
     to 0, or with an average. A few passes of block conjugate gradients then take out what noise of
     minibatches has left, and tell how large the error was. Where that is too large another descent
-    of twice as many passes follows, and so on; once one gains nothing, conjugate gradients go on
-    alone.
+    of twice as many passes follows, and so on, in shorter steps where noise of minibatches seems to
+    limit them; once one gains nothing, conjugate gradients go on alone.
 
     For many more parameters that matter (γ) than ten times the samples times the passes that can be
     paid for; with fewer, `BlockCG` is more accurate after as many passes.
