@@ -9,6 +9,7 @@ from linmodels.krylov._block_cg import Progress as Progress
 from linmodels.krylov._block_cg import Recurrence as Recurrence
 from linmodels.krylov._block_cg import RelativeResidual as RelativeResidual
 from linmodels.krylov._block_cg import block_cg as block_cg
+from linmodels.krylov._preconditioners import OVERSAMPLING as OVERSAMPLING
 from linmodels.krylov._preconditioners import AbstractPreconditioner as AbstractPreconditioner
 from linmodels.krylov._preconditioners import AbstractRoot as AbstractRoot
 from linmodels.krylov._preconditioners import DiagonalRoot as DiagonalRoot
@@ -25,6 +26,7 @@ from linmodels.krylov._quadrature import quadratic_forms as quadratic_forms
 from linmodels.krylov._quadrature import with_node_at_one as with_node_at_one
 
 __all__ = [
+    "OVERSAMPLING",
     "AbstractPreconditioner",
     "AbstractRoot",
     "AbstractStoppingRule",

@@ -10,6 +10,7 @@ from linmodels._arrays import size_of
 from linmodels._observations import Batch, Data, batches, example_batch, num_batches
 from linmodels._products import WhitenedDesign, backward, normal
 from linmodels.krylov import (
+    OVERSAMPLING,
     AbstractPreconditioner,
     Eigenpairs,
     Known,
@@ -20,8 +21,8 @@ from linmodels.methods._matrix_free import MatrixFree, sum_of
 
 AT_ONCE = 64
 """Vectors that pass through a batch together: the memory of as many samples."""
-SKETCHED, BESIDE = 320, 10
-"""Vectors of the sketch that serves every α, of which all but some become eigenpairs."""
+SKETCHED = 320
+"""Vectors of the sketch that serves every α, of which all but `OVERSAMPLING` become eigenpairs."""
 CARRIED_ENTRIES = 2**26
 """Most entries that it has, fewer vectors where there are more parameters: 256 MiB in float32."""
 
@@ -114,7 +115,7 @@ def carried(
         key: of the sketch.
     """
     size = model.factor.size
-    rank = min(SKETCHED, CARRIED_ENTRIES // size) - BESIDE
+    rank = min(SKETCHED, CARRIED_ENTRIES // size) - OVERSAMPLING
     if rank <= model.num_samples:
         return None
     count = model.group_sums(np.ones(size))
