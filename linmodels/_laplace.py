@@ -160,7 +160,8 @@ class LaplaceSystem(AbstractSystem):
         self, start: "Left"
     ) -> Callable[[Float[Any, " L"], Float[Any, " C"]], EvidenceTerms]:
         """γ at other α with the curvature that it has at the mode of `start`."""
-        held = cache(lambda: self._curved_at(start.mode).nearby(start.inner))
+        system = lambda: self._curved_at(start.mode).carrying(start.carried)
+        held = cache(lambda: system().nearby(start.inner))
 
         def terms(alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> EvidenceTerms:
             return held()(alpha, beta)  # only now is there a look at the data
@@ -175,6 +176,7 @@ class LaplaceSystem(AbstractSystem):
     ) -> Solution:
         """The evidence and the posterior, its mean the mode."""
         mode, system = self._at_mode(alpha, start)
+        system = system.carrying(None if start is None else start.carried)
         solution = system.solve(alpha, beta)
         failed = mode.result != RESULTS.successful
         return solution._replace(

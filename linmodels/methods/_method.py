@@ -183,6 +183,10 @@ class AbstractSystem(eqx.Module):
         """What preconditions problems of a curvature like this one, if that is affordable."""
         return None
 
+    def carrying(self, carried: Carried | None) -> "AbstractSystem":
+        """The same, with what an `Evaluation` of a curvature like this one has carried."""
+        return self
+
     @property
     @abc.abstractmethod
     def path(self) -> EvidencePath:

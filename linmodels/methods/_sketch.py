@@ -89,21 +89,30 @@ class Carried(eqx.Module):
     """The largest eigenpairs of WᵀW at some α, which precondition at any other.
 
     With S = diag(s), s² the ratios of the one α to the other, SWᵀWS is as well known. One of a
-    curvature that has not moved far serves as well.
+    curvature that has not moved far serves as well, such as at other ratios of several β.
     """
 
     scale: Float[Array, " r"]
-    """α^{-½} where they were found, 0 at flat coordinates"""
+    """`strength` where they were found"""
     pairs: Eigenpairs
 
     def at(self, scale: Float[Array, " r"]) -> Known:
-        """P at other α^{-½} of every coordinate, times √β; 0 at flat ones."""
+        """P at another `strength`."""
         safe = jnp.where(self.scale > 0, self.scale, 1)
         return Known(known=self.pairs.rescaled(scale / safe).root(), whole=False)
 
 
+def strength(design: WhitenedDesign) -> Float[Array, " r"]:
+    """√β α^{-½} of every coordinate, of several β their geometric mean; 0 at flat ones."""
+    return design.scale * jnp.exp(jnp.mean(jnp.log(design.beta)) / 2)
+
+
 def carried(
-    model: MatrixFree, information: Float[np.ndarray, " L"], *, key: Array
+    model: MatrixFree,
+    information: Float[np.ndarray, " L"],
+    beta: Float[np.ndarray, " C"],
+    *,
+    key: Array,
 ) -> Carried | None:
     """From one pass over the data, at the α where a parameter of any group has as much to tell.
 
@@ -111,7 +120,8 @@ def carried(
 
     Args:
         model: the data.
-        information: tr W₀ᵀW₀ of every group.
+        information: tr W₀ᵀBW₀ of every group.
+        beta: β there.
         key: of the sketch.
     """
     size = model.factor.size
@@ -121,10 +131,10 @@ def carried(
     count = model.group_sums(np.ones(size))
     seen = (information > 0) & (count > 0)
     alpha = np.divide(information, count, out=np.ones(len(count)), where=seen)
-    design = model.design(alpha, np.ones(len(model.sums.rank)))
+    design = model.design(alpha, beta)
     at_once = min(AT_ONCE, model.num_samples + 1)  # no more memory than the samples take
     operator = sketchable(model, design, None, dual=False, at_once=at_once)
-    return Carried(design.scale, nystrom_eigenpairs(operator, rank, key=key))
+    return Carried(strength(design), nystrom_eigenpairs(operator, rank, key=key))
 
 
 def _dual(model: MatrixFree, design: WhitenedDesign) -> Sketchable:

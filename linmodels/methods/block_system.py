@@ -43,7 +43,7 @@ from linmodels.methods._samples import (
     log_determinant_of,
     truncated_log_determinant,
 )
-from linmodels.methods._sketch import Carried, carried, sketchable
+from linmodels.methods._sketch import Carried, carried, sketchable, strength
 from linmodels.methods._solver import AbstractSolver
 from linmodels.methods.stopping import evaluation_of, report_of
 
@@ -77,6 +77,8 @@ class BlockSystem(AbstractSystem):
     preconditioner: AbstractPreconditioner | None
     key: Array
     """of the preconditioner's sketch"""
+    given: Carried | None = None
+    """of a curvature like this one"""
 
     def scales(self) -> Scales:
         """Starts and caps."""
@@ -87,10 +89,14 @@ class BlockSystem(AbstractSystem):
 
     @cached_property
     def _information(self) -> Float[np.ndarray, " L"]:
-        """tr (W₀ᵀW₀)_ll from the noise, E‖W₀ᵀu‖²."""
-        model, ones = self.model, np.ones(len(self.model.sums.rank))
-        cross = model.design(np.ones(model.groups[1]), ones)
-        pulled = pull(cross, model.crosses(ones)[:-1])
+        """At unit noise."""
+        return self._information_at(np.ones(len(self.model.sums.rank)))
+
+    def _information_at(self, beta: Float[np.ndarray, " C"]) -> Float[np.ndarray, " L"]:
+        """tr (W₀ᵀBW₀)_ll from the noise, E‖W₀ᵀ√B u‖²."""
+        model = self.model
+        cross = model.design(np.ones(model.groups[1]), beta)
+        pulled = pull(cross, model.crosses(beta)[:-1])
         return model.group_sums(np.asarray(pulled) ** 2).mean(0)
 
     def evaluate(
@@ -249,29 +255,34 @@ class BlockSystem(AbstractSystem):
         """What preconditions at all hyperparameters, where the method was given nothing."""
         if self.preconditioner is not None:
             return None
-        return carried(self.model, self._information, key=self.key)
+        if self.given is not None:
+            return self.given
+        unit = np.ones(len(self.model.sums.rank))
+        beta = self.scales().noise_precision if self.learn_noise else unit
+        return carried(self.model, self._information_at(beta), beta, key=self.key)
+
+    def carrying(self, carried: Carried | None) -> "BlockSystem":
+        """With that in the place of a sketch of its own, unless it has a preconditioner."""
+        if carried is None or self.preconditioner is not None:
+            return self
+        return replace(self, given=carried)
 
     def for_similar(self, alpha: Float[Any, " L"], beta: Float[Any, " C"]) -> Known | None:
         """What is carried from one α to the other; on the side of the parameters."""
         if self._carried is None:
             return None
-        return self._carried.at(_strength(self.model.design(alpha, beta)))
+        return self._carried.at(strength(self.model.design(alpha, beta)))
 
     def look(self, design: WhitenedDesign) -> tuple[AbstractRoot, int]:
         """The preconditioner at these hyperparameters, and the passes that it took."""
         if self.preconditioner is None:
-            there = vars(self).get("_carried") if self._carries else None
-            return IdentityRoot() if there is None else there.at(_strength(design)).known, 0
+            there = vars(self).get("_carried", self.given) if self._carries else None
+            return IdentityRoot() if there is None else there.at(strength(design)).known, 0
         chosen = self.preconditioner.batches
         operator = sketchable(self.model, design, chosen, dual=self.side == "dual")
         return self.preconditioner.root(operator, key=self.key), self.preconditioner.passes(
             operator
         )
-
-
-def _strength(design: WhitenedDesign) -> Float[Array, " r"]:
-    """√β α^{-½} of every coordinate, of several β their geometric mean."""
-    return design.scale * jnp.exp(jnp.mean(jnp.log(design.beta)) / 2)
 
 
 class Nearby(NamedTuple):

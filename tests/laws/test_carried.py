@@ -10,6 +10,7 @@ import pytest
 
 import linmodels as lm
 from laws.tolerances import working_epsilon
+from linmodels._laplace import prepared
 from linmodels.methods import BlockCG, _sketch, block_system
 from linmodels.methods._mean import mean_by_products
 
@@ -87,7 +88,7 @@ def test_nothing_is_carried_without_room(monkeypatch):
     system = system_of(data)
     for room, rank in ((30, 20), (K, None)):
         monkeypatch.setattr(_sketch, "CARRIED_ENTRIES", room * SIZE)
-        found = block_system.carried(system.model, system._information, key=KEY)
+        found = block_system.carried(system.model, system._information, BETA, key=KEY)
         assert (None if found is None else len(found.pairs.basis)) == rank
 
 
@@ -120,14 +121,61 @@ def test_of_full_rank_leaves_a_multiple_of_one(flat):
 
 
 @pytest.mark.slow
-def test_the_next_search_is_shorter(tmp_path):
-    """With a curvature that follows the mode the last one serves, also from a saved state."""
+def test_outputs_of_different_noise(monkeypatch):
+    """Two outputs, one of 1e6 times the noise precision: it is looked at as much as it will tell.
+
+    A sketch at equal precisions would know the directions of the other output alone.
+    """
+    monkeypatch.setattr(_sketch, "SKETCHED", 160)
+    rng = np.random.default_rng(3)
+    half, precision = SIZE // 2, np.array([1.0, 1e6])
+    values = 1e6 / np.arange(1.0, half + 1) ** 2  # of both, at their own precisions
+    root = np.sqrt(values / precision[:, None])
+    noise = rng.standard_normal((2, half)) / np.sqrt(precision)[:, None]
+    targets = root * rng.standard_normal((2, half)) + noise
+    design = lx.DiagonalLinearOperator(jnp.asarray(root.T, jnp.float32))
+    data = lm.Observations(design, jnp.asarray(targets.T, jnp.float32), lm.Gaussian(per_output=True))
+    counted, passes = [], []
+    method = BlockCG("primal", callback=counted.append)
+    system = method.prepare(data, lm.GaussianPrior(), num_samples=K, key=KEY)
+    for _ in range(2):
+        counted.clear()
+        system.solve(np.ones(1), precision)
+        passes.append(len(counted))
+        system.evaluate(np.ones(1), precision)
+    assert passes[1] <= passes[0] / 2
+
+
+def logistic_problem():
+    """Of 60 parameters, whose curvature follows the mode."""
     rng = np.random.default_rng(2)
     design = rng.standard_normal((600, 60)) * 10.0 ** rng.uniform(-1, 1, 60)
     outputs = design @ (rng.standard_normal(60) / np.linalg.norm(design, axis=0)) * 10
     targets = (outputs + rng.logistic(size=600) > 0).astype(int)
     operator = lx.MatrixLinearOperator(jnp.asarray(design, jnp.float32))
-    data = lm.Observations(operator, targets, lm.Bernoulli())
+    return lm.Observations(operator, targets, lm.Bernoulli())
+
+
+@pytest.mark.slow
+def test_the_last_solve_and_what_is_near_look_no_more(monkeypatch):
+    """Behind an evaluation of a curvature that follows the mode."""
+    data, prior, alpha = logistic_problem(), lm.GaussianPrior(groups=np.arange(60) % 2), ALPHA[:2]
+    system = prepared(data, prior, BlockCG("primal"), num_samples=K, key=KEY)
+    start, sketches, sketch = system.evaluate(alpha, BETA).start, [], block_system.carried
+    monkeypatch.setattr(
+        block_system, "carried", lambda *a, **b: sketches.append(1) or sketch(*a, **b)
+    )
+    alone, after = (system.solve(alpha, BETA, known).report.passes for known in (None, start))
+    assert after < alone
+    terms = system.nearby(start)(alpha, BETA)
+    assert (terms.group_dimension > 0).all()
+    assert not sketches
+
+
+@pytest.mark.slow
+def test_the_next_search_is_shorter(tmp_path):
+    """With a curvature that follows the mode the last one serves, also from a saved state."""
+    data = logistic_problem()
     prior, counted, states = lm.GaussianPrior(groups=np.arange(60) % 2), [], []
     method = BlockCG("primal", callback=lambda progress: counted.append(len(progress.residual)))
     arguments = {"method": method, "num_samples": K, "key": KEY, "throw": False}
