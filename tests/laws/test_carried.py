@@ -134,7 +134,8 @@ def test_outputs_of_different_noise(monkeypatch):
     noise = rng.standard_normal((2, half)) / np.sqrt(precision)[:, None]
     targets = root * rng.standard_normal((2, half)) + noise
     design = lx.DiagonalLinearOperator(jnp.asarray(root.T, jnp.float32))
-    data = lm.Observations(design, jnp.asarray(targets.T, jnp.float32), lm.Gaussian(per_output=True))
+    targets, likelihood = jnp.asarray(targets.T, jnp.float32), lm.Gaussian(per_output=True)
+    data = lm.Observations(design, targets, likelihood)
     counted, passes = [], []
     method = BlockCG("primal", callback=counted.append)
     system = method.prepare(data, lm.GaussianPrior(), num_samples=K, key=KEY)
