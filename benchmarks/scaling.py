@@ -18,7 +18,7 @@ import lineax as lx
 import numpy as np
 
 import linmodels as lm
-from linmodels._observations import batches
+from linmodels._batches import batches
 from linmodels._products import Factor, normal, unit_design
 
 ROWS, SIZE, PASSES = 2_048, 4_500, 5

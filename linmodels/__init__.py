@@ -8,6 +8,8 @@ from linmodels import m_steps as m_steps
 from linmodels import metrics as metrics
 from linmodels import operators as operators
 from linmodels import predictives as predictives
+from linmodels._batches import Batched as Batched
+from linmodels._batches import RowSlices as RowSlices
 from linmodels._columns import ColumnMoments as ColumnMoments
 from linmodels._columns import ColumnScaling as ColumnScaling
 from linmodels._columns import block_moments as block_moments
@@ -24,9 +26,7 @@ from linmodels._infer import infer as infer
 from linmodels._infer import log_evidence as log_evidence
 from linmodels._leave_one_out import LeaveOneOut as LeaveOneOut
 from linmodels._leave_one_out import leave_one_out as leave_one_out
-from linmodels._observations import Batched as Batched
 from linmodels._observations import Observations as Observations
-from linmodels._observations import RowSlices as RowSlices
 from linmodels._plan import Plan as Plan
 from linmodels._plan import plan as plan
 from linmodels._posterior import Posterior as Posterior

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from linmodels._arrays import require_single_key
-from linmodels._observations import Batched, Observations
+from linmodels._batches import Batched
+from linmodels._observations import Observations
 from linmodels._priors import GaussianPrior
 from linmodels.methods import AbstractMethod
 

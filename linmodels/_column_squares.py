@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import ravel, size_of, unravel
+from linmodels._batches import Batch, Data, batches
 from linmodels._blocks import times
-from linmodels._observations import Batch, Data, Observations, batches
+from linmodels._observations import Observations
 from linmodels._products import Factor, FlatColumns, WhitenedDesign
 from linmodels._whitening import gaussian, root_product
 from linmodels.operators import Sparse

@@ -11,11 +11,11 @@ from jaxtyping import Array, Bool, Float, PyTree
 from linmodels._acceleration import extrapolated
 from linmodels._arguments import require_arguments
 from linmodels._arrays import is_traced
+from linmodels._batches import Data, example_batch, require_untraced
 from linmodels._degeneracy import expected, flags, outlook
 from linmodels._hyperparameters import bounded, initial
 from linmodels._infer import Fit, finish
 from linmodels._laplace import prepared
-from linmodels._observations import Data, example_batch, require_untraced
 from linmodels._plan import Plan, followed
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS

@@ -3,7 +3,7 @@
 from jaxtyping import Array
 
 from linmodels._arguments import require_arguments
-from linmodels._observations import Data, example_batch, require_untraced
+from linmodels._batches import Data, example_batch, require_untraced
 from linmodels._plan import followed
 from linmodels._priors import GaussianPrior
 from linmodels.likelihoods import AbstractCurved

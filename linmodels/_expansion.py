@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import parameter_structure, shaped_like
-from linmodels._observations import Batch, Data, Observations, batches, example_batch
+from linmodels._batches import Batch, Data, batches, example_batch
+from linmodels._observations import Observations
 from linmodels._priors import GaussianPrior
 from linmodels.likelihoods import AbstractCurved, QuadraticExpansion
 

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, PyTree
 
 from linmodels._arguments import require_arguments
 from linmodels._arrays import is_traced, parameter_structure
+from linmodels._batches import Data, example_batch
 from linmodels._laplace import prepared
-from linmodels._observations import Data, example_batch
 from linmodels._plan import Plan, followed
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior

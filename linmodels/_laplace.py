@@ -12,9 +12,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from linmodels._arrays import is_traced, parameter_structure, ravel, shaped_like, size_of
+from linmodels._batches import Data, example_batch
 from linmodels._expansion import at_prior_mean, expanded, log_likelihood, prior_mean
 from linmodels._mode import Mode, find_mode
-from linmodels._observations import Data, Observations, example_batch
+from linmodels._observations import Observations
 from linmodels._priors import GaussianPrior
 from linmodels._products import factor_of
 from linmodels._results import RESULTS

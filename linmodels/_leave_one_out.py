@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import one_observation, ravel, size_of, unravel
+from linmodels._batches import Batched, Data
 from linmodels._infer import Fit
-from linmodels._observations import Batched, Data, Observations
+from linmodels._observations import Observations
 from linmodels.likelihoods import Gaussian
 
 

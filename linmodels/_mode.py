@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
+from linmodels._batches import Data
 from linmodels._expansion import along
-from linmodels._observations import Data
 from linmodels._results import RESULTS
 from linmodels.methods import Mean
 

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from linmodels._arguments import require_kinds
+from linmodels._batches import Data, batches, example_batch, num_outputs
 from linmodels._expansion import at_prior_mean
-from linmodels._observations import Data, batches, example_batch, num_outputs
 from linmodels._priors import GaussianPrior
 from linmodels._products import normal
 from linmodels.krylov import IdentityRoot, block_cg

@@ -14,8 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from linmodels._arrays import ravel, size_of, unravel
+from linmodels._batches import Batch
 from linmodels._blocks import products, times, transpose_products
-from linmodels._observations import Batch, Observations
+from linmodels._observations import Observations
 from linmodels._priors import GaussianPrior
 from linmodels._whitening import (
     RowVectors,

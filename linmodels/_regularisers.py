@@ -9,8 +9,8 @@ from jaxtyping import Array, PyTree
 
 from linmodels._arguments import require_arguments
 from linmodels._arrays import parameter_structure, shaped_like
+from linmodels._batches import Data, example_batch
 from linmodels._expansion import expanded, prior_mean
-from linmodels._observations import Data, example_batch
 from linmodels._priors import GaussianPrior
 from linmodels._products import Factor
 from linmodels._whitening import explain_non_finite

@@ -14,8 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from linmodels._arrays import one_observation, ravel, require_structure, size_of, unravel
+from linmodels._batches import Batch, Batched, Data, batches
 from linmodels._draws import row_draws
-from linmodels._observations import Batch, Batched, Data, Observations, batches
+from linmodels._observations import Observations
 from linmodels.likelihoods import AbstractLikelihood, AbstractQuadratic
 
 

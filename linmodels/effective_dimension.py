@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import parameter_structure, ravel
+from linmodels._batches import Data, example_batch
 from linmodels._expansion import expanded
-from linmodels._observations import Data, example_batch
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._whitening import whitened_rows

@@ -6,7 +6,7 @@ import pytest
 from laws.test_sample_then_optimise import observe_known, simple_data, whole
 
 import linmodels as lm
-from linmodels._observations import shuffled_batches
+from linmodels._batches import shuffled_batches
 
 
 def test_sorted_rows_are_shuffled():

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from linmodels._observations import Batch, Data, num_batches, shuffled_batches, shuffles_rows
+from linmodels._batches import Batch, Data, num_batches, shuffled_batches, shuffles_rows
 from linmodels._results import RESULTS
 from linmodels.descent._objective import AbstractObjective
 from linmodels.descent._recipe import LIMIT, Recipe

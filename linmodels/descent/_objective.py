@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from linmodels._observations import Batch
+from linmodels._batches import Batch
 
 
 class Term(NamedTuple):

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
+from linmodels._batches import Batch
 from linmodels._blocks import inner_products, norms
-from linmodels._observations import Batch
 from linmodels.descent._objective import AbstractObjective
 
 MEMORY = 0.1

@@ -13,8 +13,9 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree
 
+from linmodels._batches import Data
 from linmodels._draws import normal_draws
-from linmodels._observations import Data, Observations
+from linmodels._observations import Observations
 from linmodels._posterior import posterior_from_arrays
 from linmodels._priors import GaussianPrior
 from linmodels._whitening import WhitenedRows, whiten

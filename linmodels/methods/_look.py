@@ -10,9 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import parameter_structure
+from linmodels._batches import Batch, Data, batches
 from linmodels._column_squares import column_squares
 from linmodels._draws import normal_draws
-from linmodels._observations import Batch, Data, Observations, batches
+from linmodels._observations import Observations
 from linmodels._priors import GaussianPrior
 from linmodels._products import (
     Factor,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from linmodels._observations import Batch, batches, num_batches
+from linmodels._batches import Batch, batches, num_batches
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._products import (

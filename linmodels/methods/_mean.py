@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from linmodels._observations import Data, example_batch
+from linmodels._batches import Data, example_batch
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS
 from linmodels._whitening import explain_non_finite

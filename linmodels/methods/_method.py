@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import is_traced
-from linmodels._observations import Data, Observations
+from linmodels._batches import Data
+from linmodels._observations import Observations
 from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import parameter_structure
+from linmodels._batches import Batch, Data, example_batch
 from linmodels._blocks import products, transpose_products
 from linmodels._expansion import prior_mean, total, weighted
-from linmodels._observations import Batch, Data, example_batch
 from linmodels._priors import GaussianPrior
 from linmodels._products import Factor, factor_of
 from linmodels._results import RESULTS

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from linmodels._batches import Batch, batches
 from linmodels._blocks import square_sums
-from linmodels._observations import Batch, batches
 from linmodels._products import WhitenedDesign, backward, forward
 from linmodels.effective_dimension import Estimate, SampleNorms, combined
 from linmodels.krylov import AbstractRoot, Recurrence, quadratic_forms, with_node_at_one

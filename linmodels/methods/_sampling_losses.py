@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from linmodels._batches import Batch, num_batches, shuffled_batches
 from linmodels._blocks import square_sums
-from linmodels._observations import Batch, num_batches, shuffled_batches
 from linmodels._products import WhitenedDesign, backward, normal
 from linmodels._whitening import entry_weights
 from linmodels.descent import AbstractObjective, Term

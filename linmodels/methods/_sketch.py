@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from linmodels._arrays import size_of
-from linmodels._observations import Batch, Data, batches, example_batch, num_batches
+from linmodels._batches import Batch, Data, batches, example_batch, num_batches
 from linmodels._products import WhitenedDesign, backward, normal
 from linmodels.krylov import (
     OVERSAMPLING,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from linmodels._observations import example_batch, num_outputs
+from linmodels._batches import example_batch, num_outputs
 from linmodels._priors import GaussianPrior
 from linmodels._products import WhitenedDesign
 from linmodels._results import RESULTS

@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from linmodels._arrays import is_traced, parameter_structure
+from linmodels._batches import Data, example_batch, num_outputs
 from linmodels._draws import normal_draws
-from linmodels._observations import Data, Observations, example_batch, num_outputs
+from linmodels._observations import Observations
 from linmodels._priors import GaussianPrior
 from linmodels._whitening import explain_non_finite, gaussian, whitened_rows
 from linmodels.methods._direct import prepare_traced

@@ -10,8 +10,9 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float
 
+from linmodels._batches import Batched, Data
 from linmodels._blocks import unit_scales
-from linmodels._observations import Batched, Data, Observations
+from linmodels._observations import Observations
 from linmodels._priors import GaussianPrior
 from linmodels._products import WhitenedDesign
 from linmodels._results import RESULTS

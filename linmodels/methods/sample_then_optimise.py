@@ -10,7 +10,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from linmodels._observations import Data, Observations, example_batch, num_batches, num_outputs
+from linmodels._batches import Data, example_batch, num_batches, num_outputs
+from linmodels._observations import Observations
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS
 from linmodels._whitening import explain_non_finite, gaussian

@@ -29,7 +29,7 @@ from laws.solutions import NUM_SAMPLES, errors, require_terms, solve, stacked
 from laws.test_batched import KEY
 from laws.test_block_cg import EXTREMES, arrays_of
 from laws.tolerances import working_epsilon
-from linmodels._observations import shuffled_batches
+from linmodels._batches import shuffled_batches
 from linmodels.descent._descend import Descended
 from linmodels.krylov import IdentityRoot, block_cg
 from linmodels.methods import Hyperparameters, sample_then_optimise

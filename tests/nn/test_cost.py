@@ -9,8 +9,8 @@ import pytest
 
 import linmodels as lm
 from linmodels._arrays import parameter_structure
+from linmodels._batches import batches
 from linmodels._expansion import expanded
-from linmodels._observations import batches
 from linmodels._products import Factor, unit_design
 from linmodels_nn import linearise
 from nn.networks import made, normal

@@ -10,7 +10,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import linmodels as lm
-from linmodels._observations import batches
+from linmodels._batches import batches
 from linmodels._products import factor_of, normal, unit_design
 from linmodels_nn import Linearised, linearise
 from nn.networks import CASES, N, made, mlp, trained_convolutional
