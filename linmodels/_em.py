@@ -36,7 +36,8 @@ class EvidenceState(eqx.Module):
         change: largest |log ratio| of MacKay's update there, whatever the M-step, a measure of the
             evidence's slope; 0 where that is noise of the method or runs away.
         runaway: which of α and, behind it, β grow along a flat evidence, (L + C,).
-        converged: whether the method had reached its own tolerance.
+        result: how the method ended there, where its errors do not say all about that. One that is
+            too far off to go on from leaves the hyperparameters as they are, and no `change`.
         start: from where the method goes on; arrays as large as the deviations, or nothing. Where
             the curvature follows the mode of block-CG with several groups, also what preconditions
             it, up to 310 vectors of parameters.
@@ -50,7 +51,7 @@ class EvidenceState(eqx.Module):
     effective_dimension: float
     change: float
     runaway: Bool[np.ndarray, " H"]
-    converged: bool = True
+    result: RESULTS
     start: PyTree = None
     trail: tuple[Float[np.ndarray, " H"], ...] = ()
 
@@ -144,7 +145,7 @@ def _start(
     if prior.alpha is not None:
         alpha = np.broadcast_to(np.asarray(prior.alpha, np.float64), alpha.shape)
     nowhere = np.zeros(len(alpha) + len(beta), bool)
-    return EvidenceState(0, alpha, beta, -np.inf, 0.0, np.inf, nowhere)
+    return EvidenceState(0, alpha, beta, -np.inf, 0.0, np.inf, nowhere, RESULTS.successful)
 
 
 def _checked(state: EvidenceState, scales: Scales, likelihood: AbstractLikelihood) -> EvidenceState:
@@ -206,6 +207,8 @@ def _step(
 ) -> EvidenceState:
     old = Hyperparameters(state.alpha, state.noise_precision)
     found = system.evaluate(*old, state.start)
+    if not found.usable:
+        return replace(state, step=state.step + 1, change=np.nan, result=found.result)
     terms = found.terms
     expectation = expected(found, system, old, scales, learn_noise)
     new = bounded(_proposal(m_step, expectation), old, scales, learn_noise)
@@ -220,7 +223,7 @@ def _step(
         float(np.sum(terms.group_dimension)),
         change,
         runaway,
-        found.converged,
+        found.result,
         found.start,
     )
 
@@ -285,6 +288,6 @@ def _finish(
 
 
 def _result(state: EvidenceState, tolerance: float) -> RESULTS:
-    if not state.converged:
-        return RESULTS.max_passes_reached
+    if state.result != RESULTS.successful:
+        return state.result
     return RESULTS.successful if state.settled(tolerance) else RESULTS.max_steps_reached

@@ -172,7 +172,7 @@ def finish(
     dtype = jnp.result_type(*jax.tree.leaves(posterior.mean))
     evidence = jnp.asarray(terms.log_evidence, dtype)
     result = result if solution.result == RESULTS.successful else solution.result
-    finite = _all_finite((posterior.mean, posterior.deviations, evidence))
+    finite = _all_finite((posterior.mean, posterior.deviations, evidence, terms.group_dimension))
     result = RESULTS.where(finite, result, RESULTS.non_finite)
     example = example_batch(data)
     likelihood = example.likelihood.known(noise_scale, example.targets)

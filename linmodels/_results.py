@@ -16,7 +16,10 @@ class RESULTS(eqx.Enumeration):
         "The solver's true residual stopped falling at the working precision: enable x64, rescale, "
         "or ask for a larger tolerance."
     )
-    negative_curvature = "The solver met negative curvature: the operator is not positive definite."
+    negative_curvature = (
+        "The solver met negative curvature: the operator is not positive definite, or its "
+        "eigenvalues spread beyond the working precision (enable x64, or rescale)."
+    )
     breakdown = "The solver's search directions became dependent before it converged."
     non_finite = "A NaN or an infinity appeared in the posterior: check design and hyperparameters."
     mode_not_found = (

@@ -45,7 +45,16 @@ class Found(AbstractSystem):
 
 def updated(terms, noise):
     """After one update from α = (1, 10⁴)."""
-    state = EvidenceState(3, np.array([1.0, 1e4]), np.ones(1), -101.0, 50.0, 1.0, np.zeros(3, bool))
+    state = EvidenceState(
+        3,
+        np.array([1.0, 1e4]),
+        np.ones(1),
+        -101.0,
+        50.0,
+        1.0,
+        np.zeros(3, bool),
+        lm.RESULTS.successful,
+    )
     return _step(Found(terms, noise), SCALES, False, mackay, state)
 
 

@@ -332,8 +332,9 @@ def _advance(
     residual = times(following.coordinates.T, basis)
     decrease = jnp.sum(state.coordinates * weights, axis=0)
     measure = rule.measure(_iterate(following), state.scale[:, None] * residual, rhs)
-    sound = jnp.isfinite(lower).all() & jnp.isfinite(coupling).all()
     squares = square_sums(following.coordinates.T)
+    parts = lower, coupling, decrease, squares
+    sound = jnp.stack([jnp.isfinite(part).all() for part in parts]).all()
     return following, _Step(curvature, coupling, decrease, squares, measure, sound)
 
 

@@ -50,6 +50,7 @@ class EvidencePath(eqx.Module):
         settled: whether more passes would change the maximum by less than its standard error.
         opposite: the path by a quadrature that errs to the other side: how far it is apart is part
             of the standard errors, so that they hold at every α and β; None where exact.
+        limit: of γ, the smaller of the numbers of penalised parameters and outputs.
     """
 
     eigenvalues: Float[np.ndarray, " s"]
@@ -63,6 +64,7 @@ class EvidencePath(eqx.Module):
     passes: int = 0
     settled: bool = True
     opposite: "EvidencePath | None" = None
+    limit: float = np.inf
 
     def at(self, alpha: Any, noise_precision: Any) -> PathPoints:
         """The evidence at pairs of α and β: numbers or arrays that broadcast to (g,)."""
@@ -71,6 +73,7 @@ class EvidencePath(eqx.Module):
         signal = (beta / alpha)[:, None] * self.eigenvalues
         shrunk, kept = signal / (1 + signal), 1 / (1 + signal)
         dimension, dimension_error = self._sum(shrunk)
+        dimension = np.minimum(dimension, self.limit)
         log_determinant, log_determinant_error = self._sum(np.log1p(signal))
         norm = beta * ((shrunk * kept) @ self.squares)
         residual = kept**2 @ self.squares + self.remainder

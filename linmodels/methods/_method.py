@@ -50,7 +50,8 @@ class SolverReport(eqx.Module):
     """How well an iterative method has solved, in ε² = E‖e‖²_H / γ, e the error of a deviation.
 
     Variances estimated from k deviations are off by √(2/k) anyway, so that ε² ≤ 1/(8k) keeps the
-    solver's part below half of that.
+    solver's part below half of that. The mean is held to the same: where its ‖e‖²_H is larger than
+    that of the deviations on average, ε² is its.
 
     Attributes:
         passes: products of the whole block with the data.
@@ -120,8 +121,10 @@ class Evaluation(NamedTuple):
     """relative changes of α below which an update is noise of the solver or of the samples"""
     beta_noise: Float[Any, "*C"] = 0.0
     """the same of β"""
-    converged: bool = True
-    """whether the method has reached its own tolerance"""
+    result: RESULTS = RESULTS.successful
+    """how the method ended, where the noises above do not say all about that"""
+    usable: bool = True
+    """whether hyperparameters can go on from this"""
     start: PyTree = None
     """from where an evaluation at hyperparameters near by may go on: arrays, or nothing"""
     carried: Carried | None = None

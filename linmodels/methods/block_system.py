@@ -104,13 +104,14 @@ class BlockSystem(AbstractSystem):
     ) -> Evaluation:
         """The evidence and its terms: from a Krylov path for one of each, else from a solve."""
         if self.solver.krylov and self.has_path:
-            return Evaluation(self.path.evaluate(alpha, beta), converged=self.path.settled)
+            settled = RESULTS.successful if self.path.settled else RESULTS.max_passes_reached
+            return Evaluation(self.path.evaluate(alpha, beta), result=settled)
         kept = self._carried if self._carries else None  # before, as this solve needs it too
         equations, found = self._find(alpha, beta, start)
         change = equations.change(found.value)
         near = Nearby(*found[:2], change, found.terms, found.determinant, found.hint)
-        found = evaluation_of(found.terms, found.report, self.model.sums.rank, near)
-        return found._replace(carried=kept)
+        about = found.terms, found.report, found.result, self.model.sums.rank
+        return evaluation_of(*about, near)._replace(carried=kept)
 
     @property
     def has_path(self) -> bool:

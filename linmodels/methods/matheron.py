@@ -137,7 +137,8 @@ class MatheronSystem(AbstractSystem):
             return self.dual.evaluate(alpha, beta)
         solution = self.solve(alpha, beta)
         assert solution.report is not None
-        return evaluation_of(solution.terms, solution.report, self.dual.model.sums.rank)
+        about = solution.terms, solution.report, solution.result
+        return evaluation_of(*about, self.dual.model.sums.rank)
 
     @property
     def path(self) -> EvidencePath:

@@ -8,12 +8,15 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._blocks import inner_products, norms, square_sums
+from linmodels._results import RESULTS
 from linmodels.krylov import AbstractRoot, AbstractStoppingRule, Progress
 from linmodels.methods._evidence_terms import EvidenceTerms
 from linmodels.methods._method import Evaluation, SolverReport
 
 SHARE = 0.1
 """Share of a standard error below which a change does not matter."""
+USABLE = 0.25
+"""ε² up to which a solve that has failed still tells where to go."""
 
 
 class Measured(NamedTuple):
@@ -95,6 +98,8 @@ class MeanRule(AbstractStoppingRule):
 def within(error: Float[np.ndarray, " k1"], measured: Measured, tolerance: float) -> bool:
     """Whether the deviations' squared errors together, and the mean's, are small enough."""
     total = max(measured.signal[:-1].sum(), 0.0)
+    if not np.isfinite(total):  # of iterates that have run away: beside it any error is small
+        return False
     count = len(error) - 1
     return bool(error[:-1].sum() <= tolerance * total and error[-1] <= tolerance * total / count)
 
@@ -106,8 +111,8 @@ def report_of(
     error: Float[np.ndarray, " k1"] | None = None,
 ) -> SolverReport:
     """What true residuals certify, and what the solver estimates ‖e‖²_H to be, if it does."""
-    total = max(measured.signal[:-1].sum(), np.finfo(float).tiny)
-    share = lambda squares: float(squares[:-1].sum() / total)
+    each = max(measured.signal[:-1].mean(), np.finfo(float).tiny)
+    share = lambda squares: float(max(squares[:-1].mean(), squares[-1]) / each)
     certificate = share(measured.residual**2)
     estimate = certificate if error is None else min(certificate, share(error))
     return SolverReport(passes, certificate, estimate, tolerance, measured.residual)
@@ -116,15 +121,26 @@ def report_of(
 def evaluation_of(
     terms: EvidenceTerms,
     report: SolverReport,
+    result: RESULTS,
     rank: Float[np.ndarray, " C"],
     start: PyTree = None,
 ) -> Evaluation:
     """The evidence from a solve: updates below a tenth of its standard errors are noise.
 
-    So are those below the solver's error, ε²γ, relative to what they are of.
+    So are those below the solver's error, ε²γ, relative to what they are of; where it is most of
+    what there is, an evidence is none to go on from.
     """
-    tiny = np.finfo(float).tiny
     error = report.estimate * terms.group_dimension.sum()
-    alpha = (SHARE * terms.group_error + error) / np.maximum(terms.group_dimension, tiny)
-    left = np.maximum(rank - terms.output_dimension, tiny)
-    return Evaluation(terms, alpha, (SHARE * terms.dimension_error + error) / left, start=start)
+    alpha = _relative(SHARE * terms.group_error + error, terms.group_dimension)
+    beta = _relative(SHARE * terms.dimension_error + error, rank - terms.output_dimension)
+    finite = np.isfinite(terms.log_evidence) and np.isfinite(terms.group_norm).all()
+    result = result if finite else RESULTS.non_finite
+    if result == RESULTS.successful or (finite and report.estimate <= USABLE):
+        return Evaluation(terms, alpha, beta, start=start)
+    return Evaluation(terms, alpha, beta, result, usable=False)
+
+
+def _relative(error: Any, of: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p"]:
+    """Infinite of nothing."""
+    error = np.broadcast_to(error, of.shape)
+    return np.divide(error, of, out=np.full(of.shape, np.inf), where=of > 0)

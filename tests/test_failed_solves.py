@@ -1,0 +1,92 @@
+"""Solves that fail on the way to the strengths, in float32, are never taken for an answer."""
+
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+import pytest
+
+import linmodels as lm
+from linmodels.methods.stopping import Measured, within
+
+KEY = jax.random.key(0)
+
+
+def dense(matrix):
+    return lx.MatrixLinearOperator(jnp.asarray(matrix, jnp.float32))
+
+
+def test_errors_beside_an_infinite_signal_are_not_small():
+    """Iterates that have run away: 1e30 of infinity is nothing."""
+    measured = Measured(np.array([np.inf, 1.0, 1.0]), np.full(3, 1e15))
+    assert not within(np.full(3, 1e30), measured, 0.01)
+
+
+@pytest.mark.slow
+def test_groups_of_which_every_one_is_needed():
+    """Noise of 0.01 makes eigenvalues of 1e7 on the longer side, beyond what float32 resolves."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(40, 6))
+    y = x @ np.array([1, -2, 0.5, 1, 1, 1]) + 0.01 * rng.normal(size=40)
+    data, prior = lm.Observations(dense(x), y), lm.GaussianPrior(groups=np.arange(6) % 2)
+    exact = lm.maximise_evidence(data, prior, key=KEY, method=lm.Exact())
+    with pytest.raises(lm.FitError, match="working precision") as caught:
+        lm.maximise_evidence(data, prior, key=KEY, method=lm.BlockCG("dual"))
+    fit = caught.value.fit
+    assert fit.flags == exact.flags == ()
+    # γ = 6 is known to 1e-4, and so are the updates; the precision is read off a residual.
+    np.testing.assert_allclose(fit.noise_scale, exact.noise_scale, rtol=1e-2)
+    np.testing.assert_allclose(fit.prior.alpha, exact.prior.alpha, rtol=1e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [5, 6])
+def test_an_output_of_little_noise(seed):
+    """Two outputs of noise 1 and 0.003: flagged as failed, or as with dense arithmetic."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(60, 5)) @ rng.normal(size=(5, 150))
+    signal = x @ rng.normal(size=150) / 12
+    y = np.stack([signal + rng.normal(size=60), signal + 0.003 * rng.normal(size=60)], 1)
+    operator = lm.operators.multi_output(dense(x), 2)
+    data = lm.Observations(operator, jnp.asarray(y, jnp.float32), lm.Gaussian(per_output=True))
+    for key in jax.random.split(KEY, 2):
+        fit = lm.maximise_evidence(data, key=key, method=lm.BlockCG(), throw=False)
+        if fit.result == lm.RESULTS.successful:
+            exact = lm.maximise_evidence(data, key=key, method=lm.Exact())
+            np.testing.assert_allclose(fit.noise_scale, exact.noise_scale, rtol=0.1)
+            assert fit.flags == exact.flags
+
+
+@pytest.mark.slow
+def test_an_output_without_noise():
+    """One of two is exactly linear: no NaN that is blamed on an M-step."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(40, 3)).astype("f")
+    y = np.stack([x @ [1, -2, 0.5] + 0.4 * rng.normal(size=40), x.sum(1)], 1)
+    operator = lm.operators.multi_output(dense(np.c_[np.ones(40), x]), 2)
+    flat = np.zeros((4, 2), bool)
+    flat[0] = True
+    data = lm.Observations(operator, jnp.asarray(y, jnp.float32), lm.Gaussian(per_output=True))
+    prior = lm.GaussianPrior.g_prior(flat=flat)
+    with pytest.raises(lm.FitError):
+        lm.maximise_evidence(data, prior, key=KEY, method=lm.BlockCG("primal"))
+
+
+@pytest.mark.slow
+def test_counts_of_a_million():
+    """Float32 holds no eigenvalues of 1e7, but the best iterates of every solve are good."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(50, 4))
+    y = rng.poisson(1e6 * np.exp(x @ [0.5, -0.5, 0.2, 0.1]))
+    data = lm.Observations(dense(np.c_[np.ones(50), x]), y, lm.Poisson())
+    prior = lm.GaussianPrior(flat=np.arange(5) == 0)
+    key = jax.random.key(2)
+    exact, fit = (
+        lm.maximise_evidence(data, prior, key=key, method=method)
+        for method in (lm.Exact(), lm.BlockCG())
+    )
+    assert 4 - 1e-3 <= fit.effective_dimension <= 4
+    np.testing.assert_allclose(fit.prior.alpha, exact.prior.alpha, rtol=1e-3)
+    np.testing.assert_allclose(fit.posterior.mean, exact.posterior.mean, rtol=1e-4)
+    # Of 64 deviations, to four standard errors of a relative √(1/128).
+    np.testing.assert_allclose(fit.posterior.std(), exact.posterior.std(), rtol=4 / 128**0.5)
