@@ -2,6 +2,7 @@
 
 from linmodels.krylov._bidiagonal import Quadrature as Quadrature
 from linmodels.krylov._bidiagonal import Ritz as Ritz
+from linmodels.krylov._bidiagonal import RitzPairs as RitzPairs
 from linmodels.krylov._bidiagonal import bidiagonalise as bidiagonalise
 from linmodels.krylov._block_cg import AbstractStoppingRule as AbstractStoppingRule
 from linmodels.krylov._block_cg import BlockSolution as BlockSolution
@@ -44,6 +45,7 @@ __all__ = [
     "Recurrence",
     "RelativeResidual",
     "Ritz",
+    "RitzPairs",
     "Sketchable",
     "bidiagonalise",
     "block_cg",

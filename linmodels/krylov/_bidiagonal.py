@@ -10,7 +10,10 @@ from jaxtyping import Array, Float
 
 from linmodels._blocks import gram, orthonormalised, times, unit_scales
 from linmodels.krylov._block_cg import Product
+from linmodels.krylov._preconditioners import Eigenpairs
 
+COUPLED = 1.0
+"""What may be left between a vector that is known and the rest: no more than the prior's 1."""
 NEGLIGIBLE = 100
 """Directions below this many spacings of the largest singular value are rounding."""
 LOOKS = 1.2
@@ -22,6 +25,38 @@ class Quadrature(NamedTuple):
 
     values: Float[np.ndarray, " s"]
     weights: Float[np.ndarray, "k s"]
+
+
+class RitzPairs(NamedTuple):
+    """Approximate eigenpairs of WWᵀ, or of WᵀW where its side is the shorter one."""
+
+    values: Float[np.ndarray, " s"]
+    """falling"""
+    residuals: Float[np.ndarray, " s"]
+    """‖Mv − λv‖"""
+    coordinates: Float[np.ndarray, "s q"]
+    """of every vector in the basis"""
+    basis: list[Array]
+    """blocks of orthonormal rows, (q, n) together"""
+    of_start: bool
+    """whether they are of WWᵀ, the side of the start vectors"""
+
+    def known(self, ratio: float, count: int) -> Eigenpairs | None:
+        """Up to `count` eigenpairs of ρM that are known well enough to precondition I + ρM.
+
+        P^{-½} leaves ρ‖Mv − λv‖/√(1 + ρλ) between v and the rest.
+        """
+        left = ratio * self.residuals / np.sqrt(1 + ratio * self.values)
+        chosen = np.flatnonzero((left <= COUPLED) & (ratio * self.values >= 1))[:count]
+        if len(chosen) < 2:
+            return None
+        ends = np.cumsum([len(block) for block in self.basis])
+        parts = np.split(self.coordinates[chosen], ends[:-1], axis=1)
+        dtype = self.basis[0].dtype
+        vectors = jnp.zeros((len(chosen), self.basis[0].shape[1]), dtype)
+        for part, block in zip(parts, self.basis, strict=True):
+            vectors = _plus(vectors, jnp.asarray(part, dtype), block)
+        return Eigenpairs(vectors, ratio * self.values[chosen])
 
 
 class Ritz(NamedTuple):
@@ -38,6 +73,8 @@ class Ritz(NamedTuple):
     """whether the space is invariant, so that the quadrature is exact"""
     gauss: Quadrature
     """without nodes at 0: it errs to the other side for functions such as log(1 + λ), λ/(1 + λ)"""
+    pairs: RitzPairs | None = None
+    """once it has ended"""
 
 
 class _Blocks(NamedTuple):
@@ -76,7 +113,7 @@ def bidiagonalise(
     u, coordinates = _started(start, scale.astype(start.dtype))
     blocks = _Blocks(np.asarray(coordinates, np.float64) * scale, [], [])
     pulled = backward(u)
-    keeps_u = u.shape[1] <= pulled.shape[1]
+    keeps_u = u.shape[1] < pulled.shape[1]
     kept: list[Array] = []
     largest, next_look = 0.0, 2
     while True:
@@ -94,7 +131,7 @@ def bidiagonalise(
             gauss = radau if exhausted else _quadrature(blocks, last=False)
             ritz = Ritz(*radau, passes, exhausted, gauss)
             if exhausted or settled(ritz) or passes >= max_passes:
-                return ritz
+                return ritz._replace(pairs=_pairs(blocks, kept, of_start=keeps_u))
             next_look = int(np.ceil(LOOKS * passes))
         pulled = _less(backward(u), below, v)
 
@@ -138,11 +175,43 @@ def _new_directions(block: Array, floor: Array) -> tuple[Array, Array]:
     return basis, jnp.where(kept[:, None], sizes[:, None] * right, 0)
 
 
+@eqx.filter_jit
+def _plus(block: Array, coordinates: Array, basis: Array) -> Array:
+    return block + times(coordinates, basis)
+
+
+def _pairs(blocks: _Blocks, kept: list[Array], *, of_start: bool) -> RitzPairs:
+    """From the singular vectors p, q of B without its last block below the diagonal, B_m.
+
+    W(Vᵀq) = σUᵀp + U_{m+1}ᵀB_m q_m: what leaves the space of U is σ times the last term, and what
+    leaves that of V is Wᵀ of it, the next A_{m+1} being about as large as A_m.
+    """
+    matrix, _ = _matrix(blocks, last=False)
+    left, singular, right = np.linalg.svd(matrix)
+    tail, count = blocks.below[-1], len(singular)
+    residuals = np.linalg.norm(right[:count, -tail.shape[1] :] @ tail.T, axis=1)
+    if of_start:
+        residuals *= singular
+    else:
+        residuals *= np.hypot(np.linalg.norm(tail, 2), np.linalg.norm(blocks.diagonal[-1], 2))
+    coordinates = (left.T if of_start else right)[:count]
+    return RitzPairs(singular**2, residuals, coordinates, kept[: len(blocks.diagonal)], of_start)
+
+
 def _quadrature(blocks: _Blocks, *, last: bool) -> Quadrature:
     """From the singular values of B in float64.
 
     With the last block below the diagonal B has more rows than columns, and BBᵀ a null space.
     """
+    matrix, first = _matrix(blocks, last=last)
+    vectors, singular, _ = np.linalg.svd(matrix)
+    values = np.zeros(len(matrix))
+    values[: len(singular)] = singular**2
+    return Quadrature(values, (blocks.start.T @ vectors[:first]) ** 2)
+
+
+def _matrix(blocks: _Blocks, *, last: bool) -> tuple[Float[np.ndarray, "r c"], int]:
+    """B, and the size of its first block."""
     tail = blocks.below[-1][blocks.below[-1].any(axis=1) & last]
     sizes = [diagonal.shape[1] for diagonal in blocks.diagonal] + [len(tail)]
     rows = np.cumsum([0, *sizes])
@@ -154,7 +223,4 @@ def _quadrature(blocks: _Blocks, *, last: bool) -> Quadrature:
         column = slice(columns[i], columns[i + 1])
         matrix[rows[i] : rows[i + 1], column] = diagonal.T
         matrix[rows[i + 1] : rows[i + 2], column] = below
-    vectors, singular, _ = np.linalg.svd(matrix)
-    values = np.zeros(len(matrix))
-    values[: len(singular)] = singular**2
-    return Quadrature(values, (blocks.start.T @ vectors[: rows[1]]) ** 2)
+    return matrix, int(rows[1])

@@ -2,17 +2,26 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float
 
 from linmodels._products import WhitenedDesign
-from linmodels.krylov import Ritz, bidiagonalise
+from linmodels.krylov import Ritz, RitzPairs, bidiagonalise
 from linmodels.methods._evidence_path import EvidencePath
 from linmodels.methods._matrix_free import MatrixFree
 
 SHARE = 0.1
 """Share of the Monte Carlo error that the quadrature may still be off."""
+
+
+class Explored(NamedTuple):
+    """What a Krylov space of W₀ has told."""
+
+    path: EvidencePath
+    pairs: RitzPairs
+    """of the shorter side, at α = 1 and unit noise"""
 
 
 def krylov_path(
@@ -22,7 +31,7 @@ def krylov_path(
     *,
     noise_precision: float | None,
     max_passes: int,
-) -> EvidencePath:
+) -> Explored:
     """Bidiagonalises until the evidence at its maximum is known to a share of its noise.
 
     The weights that u puts on the eigenvalues of W₀W₀ᵀ are, over the mean, their multiplicities.
@@ -40,7 +49,8 @@ def krylov_path(
     settled = lambda ritz: _is_settled(path_of(model, ritz), noise_precision)
     ritz = bidiagonalise(forward, backward, rows, settled, max_passes=max_passes)
     done = ritz.exhausted or ritz.passes < max_passes or settled(ritz)
-    return replace(path_of(model, ritz), settled=done)
+    assert ritz.pairs is not None
+    return Explored(replace(path_of(model, ritz), settled=done), ritz.pairs)
 
 
 def _is_settled(path: EvidencePath, noise_precision: float | None) -> bool:

@@ -26,7 +26,7 @@ from linmodels.methods._equations import (
     pull,
 )
 from linmodels.methods._evidence_path import EvidencePath, require_one_each
-from linmodels.methods._krylov_path import krylov_path
+from linmodels.methods._krylov_path import Explored, krylov_path
 from linmodels.methods._matrix_free import MatrixFree
 from linmodels.methods._method import (
     AbstractSystem,
@@ -43,7 +43,7 @@ from linmodels.methods._samples import (
     log_determinant_of,
     truncated_log_determinant,
 )
-from linmodels.methods._sketch import Carried, carried, sketchable, strength
+from linmodels.methods._sketch import CARRIED_ENTRIES, Carried, carried, sketchable, strength
 from linmodels.methods._solver import AbstractSolver
 from linmodels.methods.stopping import evaluation_of, report_of
 
@@ -118,30 +118,37 @@ class BlockSystem(AbstractSystem):
         """Whether one α and one noise precision make a path."""
         return self.model.groups[1] == len(self.model.sums.rank) == 1
 
-    @cached_property
+    @property
     def path(self) -> EvidencePath:
         """The evidence at every α and noise precision, from one block Krylov space."""
+        return self._explored.path
+
+    @cached_property
+    def _explored(self) -> Explored:
+        """By as many probes as γ needs."""
         model = self.model
         require_one_each(model.groups[1], len(model.sums.rank))
         outputs = num_outputs(model.data, example_batch(model.data))
         fitting = min(model.num_samples, max(PROBE_ENTRIES // outputs, 2))
-        path = self._path_by(min(MAX_PROBES, fitting), self.max_passes)
+        found = self._explored_by(min(MAX_PROBES, fitting), self.max_passes)
+        path = found.path
         kept = path.passes * min(outputs, model.factor.size)  # for every probe, of a basis
         ratio = path.strongest_signal(self._known_noise)
         wanted = num_samples_for(PRECISION, max(path.at(1.0, ratio).effective_dimension[0], 1.0))
         probes = min(wanted, fitting, MORE_PROBES, PROBE_ENTRIES // kept)
         left = self.max_passes - path.passes
         if probes < 2 * MAX_PROBES or left < 1:
-            return path
-        finer = self._path_by(probes, left)
-        best = finer if finer.settled else path
-        return replace(best, passes=path.passes + finer.passes)
+            return found
+        finer = self._explored_by(probes, left)
+        best = finer if finer.path.settled else found
+        passes = path.passes + finer.path.passes
+        return best._replace(path=replace(best.path, passes=passes))
 
     @property
     def _known_noise(self) -> float | None:
         return None if self.learn_noise else 1.0
 
-    def _path_by(self, num_probes: int, max_passes: int) -> EvidencePath:
+    def _explored_by(self, num_probes: int, max_passes: int) -> Explored:
         model, one = self.model, np.ones(1)
         return krylov_path(
             model,
@@ -155,7 +162,7 @@ class BlockSystem(AbstractSystem):
         """The posterior, and the evidence from the solver's recurrence."""
         equations, found = self._find(alpha, beta, None if self.solver.krylov else start)
         terms = found.terms
-        if "path" in vars(self):  # it is there already, and knows the evidence better
+        if "_explored" in vars(self):  # it is there already, and knows the evidence better
             best = self.path.evaluate(found.alpha, found.beta)
             terms = terms._replace(  # with the parts that it is made of
                 log_evidence=best.log_evidence,
@@ -277,13 +284,25 @@ class BlockSystem(AbstractSystem):
     def look(self, design: WhitenedDesign) -> tuple[AbstractRoot, int]:
         """The preconditioner at these hyperparameters, and the passes that it took."""
         if self.preconditioner is None:
-            there = vars(self).get("_carried", self.given) if self._carries else None
-            return IdentityRoot() if there is None else there.at(strength(design)).known, 0
+            return self._known_root(design), 0
         chosen = self.preconditioner.batches
         operator = sketchable(self.model, design, chosen, dual=self.side == "dual")
         return self.preconditioner.root(operator, key=self.key), self.preconditioner.passes(
             operator
         )
+
+    def _known_root(self, design: WhitenedDesign) -> AbstractRoot:
+        """What earlier passes have told, where they were on this side."""
+        there = vars(self).get("_carried", self.given) if self._carries else None
+        if there is not None:
+            return there.at(strength(design)).known
+        if not self.solver.krylov or "_explored" not in vars(self):
+            return IdentityRoot()
+        pairs, dual = self._explored.pairs, self.side == "dual"
+        ratio = float(strength(design).max()) ** 2
+        size = pairs.basis[0].shape[1]
+        found = pairs.known(ratio, CARRIED_ENTRIES // size) if pairs.of_start == dual else None
+        return IdentityRoot() if found is None else found.root()
 
 
 class Nearby(NamedTuple):

@@ -114,3 +114,49 @@ def test_stops_when_told():
     start = normal(2, 100)
     diagonal(np.arange(1.0, 101.0), start, lambda r: looks.append(r.passes), max_passes=10)
     assert looks == [2, 3, 4, 5, 6, 8, 10]
+
+
+@pytest.mark.parametrize("shape", [(60, 200), (200, 60)], ids=["wide", "tall"])
+def test_pairs_of_the_shorter_side(shape):
+    """Residuals are as said, up to rounding, or below twice that where they are estimated."""
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.standard_normal((n, 60)))[0] for n in shape)
+    matrix = (left * np.logspace(2, -1, 60)) @ right.T
+    pairs = of(matrix, normal(4, shape[0]), max_passes=8).pairs
+    assert pairs.of_start == (shape[0] < shape[1])
+    short = matrix @ matrix.T if pairs.of_start else matrix.T @ matrix
+    vectors = pairs.coordinates @ np.concatenate(pairs.basis).astype(np.float64)
+    residuals = np.linalg.norm(vectors @ short - pairs.values[:, None] * vectors, axis=1)
+    rounding = 1e2 * np.finfo("f").eps * pairs.values[0]
+    assert (residuals <= (1 if pairs.of_start else 2) * pairs.residuals + rounding).all()
+    assert (np.diff(pairs.values) <= 0).all()
+
+
+@pytest.mark.parametrize("shape", [(60, 200), (200, 60)], ids=["wide", "tall"])
+def test_what_is_known_flattens_the_spectrum(shape):
+    """P^{-½}(I + ρM)P^{-½}: its largest eigenvalue is about that of the first that is not known.
+
+    Between a vector that is known and the rest at most 1 is left, for each of them.
+    """
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.standard_normal((n, 60)))[0] for n in shape)
+    values, ratio = np.logspace(4, -2, 60), 10.0
+    matrix = (left * np.sqrt(values)) @ right.T
+    pairs = of(matrix, normal(4, shape[0]), max_passes=8).pairs
+    found = pairs.known(ratio, 15)
+    assert len(found.basis) == 15
+    basis = np.asarray(found.basis, np.float64)
+    np.testing.assert_allclose(basis @ basis.T, np.eye(len(basis)), atol=1e-5)
+    short = matrix @ matrix.T if pairs.of_start else matrix.T @ matrix
+    hessian = np.eye(len(short)) + ratio * short
+    inverse = np.asarray(found.root().divide(jnp.eye(len(short))), np.float64)
+    largest = np.linalg.eigvalsh(inverse @ hessian @ inverse)[-1]
+    first = 1 + ratio * values[len(basis) - 1]
+    assert largest <= first + 2 * len(basis) ** 0.5
+    assert largest <= 0.1 * np.linalg.eigvalsh(hessian)[-1]
+
+
+def test_too_little_is_known():
+    pairs = diagonal(np.full(50, 2.0), normal(4, 50), max_passes=3).pairs
+    assert pairs.known(1e-3, 10) is None
+    assert pairs.known(1.0, 1) is None

@@ -9,6 +9,7 @@ import pytest
 import linmodels as lm
 from laws.problems import Layout, Problem, answer, cast, observations, prior, random_arrays
 from laws.tolerances import working_epsilon
+from linmodels.krylov import RitzPairs
 
 LAYOUTS = [
     Layout(9, 1, 4, "entries", "diagonal"),
@@ -192,3 +193,27 @@ def test_a_path_that_has_not_settled_is_said():
         data, lm.GaussianPrior(), method=method, num_samples=2, key=jax.random.key(0), throw=False
     )
     assert fit.result == lm.RESULTS.max_passes_reached
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(500, 700), (700, 500)], ids=["dual", "primal"])
+def test_the_solve_behind_a_path_knows_its_space(shape, monkeypatch):
+    """Fewer passes for the same draws, both within ε²γ of the exact ones in the H-norm."""
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.standard_normal((n, 500)))[0] for n in shape)
+    design = (left * np.geomspace(300, 0.1, 500)) @ right.T
+    targets = design @ rng.standard_normal(shape[1]) + rng.standard_normal(shape[0])
+    operator = lx.MatrixLinearOperator(jnp.asarray(design, jnp.float32))
+    data = lm.Observations(operator, jnp.asarray(targets, jnp.float32))
+    learn = lambda: lm.maximise_evidence(
+        data, lm.GaussianPrior(), method=lm.BlockCG(), num_samples=16, key=jax.random.key(0)
+    )
+    knowing = learn()
+    monkeypatch.setattr(RitzPairs, "known", lambda *_: None)
+    alone = learn()
+    assert knowing.solver.passes <= alone.solver.passes / 2
+    np.testing.assert_array_equal(knowing.prior.alpha, alone.prior.alpha)
+    alpha, beta = float(alone.prior.alpha), float(alone.noise_scale[0])
+    apart = np.asarray(knowing.posterior.deviations - alone.posterior.deviations, np.float64)
+    squares = alpha * np.sum(apart**2, 1) + beta * np.sum((apart @ design.T) ** 2, 1)
+    assert squares.mean() <= 4 * float(alone.effective_dimension) / (8 * 16)
