@@ -229,7 +229,7 @@ def _shaped(values: Any, structure: PyTree) -> PyTree:
     ends = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])
     pieces = [values[..., i:j] for i, j in zip([0, *ends[:-1]], ends, strict=True)]
     shaped = [
-        jnp.asarray(piece.reshape(*values.shape[:-1], *leaf.shape), leaf.dtype)
+        jnp.asarray(piece.reshape((*values.shape[:-1], *leaf.shape)), leaf.dtype)
         for piece, leaf in zip(pieces, leaves, strict=True)
     ]
     return jax.tree.unflatten(treedef, shaped)
