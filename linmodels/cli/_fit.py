@@ -115,7 +115,7 @@ def strongest_effects(posterior: lm.Posterior, encoding: Encoding, count: int) -
         if block.stop - block.start > 1:
             matrix[row, block] -= centre[block] / scale[block]
     contrast = posterior.contrast(matrix * encoding.target_scale)
-    lower, upper = contrast.interval(LEVEL, noise=False)
+    lower, upper = contrast.interval(LEVEL)
     names = encoding.names()
     values = zip(
         strongest, np.asarray(contrast.mean), np.asarray(lower), np.asarray(upper), strict=True
