@@ -15,7 +15,8 @@ class CsvTable(Table):
     """A CSV file (.gz too), comma-separated with a header, in UTF-8.
 
     A first pass finds for each column the narrowest type that all its values have: integer, real,
-    boolean, timestamp, else text. `MISSING` spells a missing value.
+    boolean, timestamp, else text. `MISSING` spells a missing value. Timestamps with an offset are
+    text in the batches: Arrow has one zone a column, and would lose the hour as it was written.
     """
 
     def __init__(self, path: Path, text: frozenset[str]) -> None:
@@ -38,9 +39,11 @@ class CsvTable(Table):
         """See `Table`; rows before `start` are read and dropped."""
         import pyarrow as pa
 
-        schema = pa.schema([(name, self.types[name]) for name in columns])
+        zoned = pa.timestamp("us", tz="UTC")
+        types = {n: pa.string() if self.types[n] == zoned else self.types[n] for n in columns}
+        schema = pa.schema(types.items())
         for batch in fixed_size(self._strings(columns), size, start):
-            arrays = [_cast(batch.column(name), self.types[name]) for name in columns]
+            arrays = [_cast(batch.column(name), types[name]) for name in columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _header(self) -> list[str]:

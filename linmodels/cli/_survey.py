@@ -19,6 +19,7 @@ from linmodels.cli._values import (
     kind_of,
     labels,
     numbers,
+    zone_of,
 )
 
 MOST_COLUMNS = 4_000
@@ -51,6 +52,7 @@ class NumberSurvey:
     def __init__(self) -> None:
         self.moments: ColumnMoments | None = None
         self.missing = 0
+        self.zone: str | None = None
         self._kept: list[np.ndarray] = []
         self._stride = 1
         self._offset = 0
@@ -89,7 +91,7 @@ class NumberSurvey:
             moments = merge_moments(moments, filled)
         scaling = ColumnScaling.from_moments(moments)
         return EncodedColumn(
-            name, kind, (), (float(scaling.centre[0]),), float(scaling.scale[0]), fill
+            name, kind, (), (float(scaling.centre[0]),), float(scaling.scale[0]), fill, self.zone
         )
 
 
@@ -99,6 +101,7 @@ class LevelSurvey:
     def __init__(self) -> None:
         self.counts: Counter[Any] = Counter()
         self.missing = 0
+        self.zone: str | None = None
 
     def add(self, spelt: Any, training: np.ndarray) -> None:
         """Takes in a batch of values, an Arrow array of strings or numbers with nulls."""
@@ -139,6 +142,7 @@ class LevelSurvey:
             tuple(share.tolist()),
             scale,
             levels[common] if impute else None,
+            self.zone,
         )
 
 
@@ -243,11 +247,10 @@ def _survey_column(
         values = labels(column, name)
         missing = values.is_null().to_numpy(zero_copy_only=False)
     else:
-        read = (
-            numbers(column, name, row)
-            if part == "numeric"
-            else calendar_numbers(column, part, name, row)
-        )
+        if part == "numeric":
+            read = numbers(column, name, row)
+        else:
+            read, survey.zone = calendar_numbers(column, part, name, row), zone_of(column)
         missing = np.isnan(read)
         values = _nullable(read, missing) if part in CODED else read
     if missing.any() and not choices.impute:

@@ -153,6 +153,43 @@ def test_new_tables_that_do_not_fit_are_refused(frame, write, fitted, tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["n.csv"]
 
 
+def _in(zone):
+    return lambda f: f.assign(when=f.when.dt.tz_localize(zone))
+
+
+def _offsets(frame):
+    return frame.assign(when=frame.when.dt.strftime("%Y-%m-%dT%H:%M:%S") + "+01:00")
+
+
+def _mixed(frame):
+    return frame.assign(when=[str(frame.when[0]), *_offsets(frame).when[1:]])
+
+
+ZONES = {
+    "none, then offsets": (None, "csv", _offsets, "'when'.*offsets of their own, .*without a zone"),
+    "none, then UTC": (None, "parquet", _in("UTC"), "'when'.*in UTC, .*without a zone"),
+    "UTC, then none": (_in("UTC"), "parquet", None, "'when'.*without a zone, .*in UTC"),
+    "offsets, then none": (_offsets, "csv", None, "'when'.*without a zone, .*offsets of their"),
+    "other zone": (_in("UTC"), "parquet", _in("Asia/Tokyo"), "'when'.*in Asia/Tokyo, .*in UTC"),
+    "mixed": (_offsets, "csv", _mixed, "'when' mixes timestamps with an offset and without"),
+    "no time": (_offsets, "csv", lambda f: f.assign(when=["soon", *_offsets(f).when[1:]]),
+                "'when' is 'soon' in row 1, which is not a timestamp"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ZONES)
+def test_times_of_another_zone_are_refused(frame, write, tmp_path, capsys, case):
+    before, kind, after, message = ZONES[case]
+    same = lambda f: f
+    table = write((before or same)(frame), f"t.{kind}")
+    fit = ["fit", str(table), "--target", "price", "--out", str(tmp_path / "m")]
+    assert main([*fit, "--calendar", "hour"]) == 0
+    capsys.readouterr()
+    new = write((after or same)(frame), f"n.{kind}")
+    said = refused(capsys, "predict", tmp_path / "m", new, "--out", tmp_path / "o.csv")
+    assert pd.Series([said]).str.contains(message, regex=True).all(), said
+
+
 def _truncate(model):
     path = model / "posterior.linmodels"
     path.write_bytes(path.read_bytes()[:-9])

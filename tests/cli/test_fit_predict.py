@@ -146,6 +146,41 @@ def test_numbers_can_be_categories_and_dates_numbers(frame, write, capsys):
     assert "zone=07" in output
 
 
+@pytest.fixture
+def shifted(frame):
+    """The frame's timestamps as clocks at +06:00 and +05:00 showed them, spelt so."""
+    offset = np.where(np.arange(len(frame)) % 2, "+06:00", "+05:00")
+    return frame.assign(when=frame.when.dt.strftime("%Y-%m-%dT%H:%M:%S") + offset)
+
+
+def test_hours_are_those_that_were_written(frame, shifted, write, tmp_path, capsys):
+    """With an offset, and with another one in every row: as without; the column stays as it was."""
+    outputs, predicted = [], []
+    for name, table in (("plain", frame), ("shifted", shifted)):
+        path, model = write(table, f"{name}.csv"), tmp_path / name
+        assert main(["fit", str(path), "--target", "price", "--out", str(model)]) == 0
+        outputs.append(capsys.readouterr().out.replace(name, ""))
+        out = tmp_path / f"{name}-out.csv"
+        assert main(["predict", str(model), str(path), "--out", str(out)]) == 0
+        capsys.readouterr()
+        predicted.append(pd.read_csv(out))
+    assert outputs[0] == outputs[1]
+    np.testing.assert_array_equal(predicted[0].price_mean, predicted[1].price_mean)
+    assert (predicted[1].when == shifted.when).all()
+
+
+def test_days_since_1970_are_moments(frame, shifted, write, tmp_path):
+    moments = frame.assign(when=pd.to_datetime(shifted.when, utc=True))
+    tables = [write(shifted, "t.csv"), write(moments, "t.parquet")]
+    centres = []
+    for number, path in enumerate(tables):
+        model, rest = tmp_path / f"m{number}", ["--calendar", "time", "--out"]
+        assert main(["fit", str(path), "--target", "price", *rest, str(model)]) == 0
+        columns = {column.label: column for column in load_model(model)[1].columns}
+        centres.append(columns["when.time"].centre)
+    assert centres[0] == centres[1]
+
+
 def test_arrays_of_an_npz_are_columns(tmp_path, capsys):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(50, 2))
