@@ -50,7 +50,13 @@ class CsvTable(Table):
         from pyarrow import csv
 
         with csv.open_csv(self.path) as reader:
-            return reader.schema.names
+            try:
+                return reader.schema.names
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{self.path}: the header is not in UTF-8 ({error.reason}): save the table "
+                    "in UTF-8."
+                ) from error
 
     def _strings(self, columns: Sequence[str]) -> Iterator[Any]:
         import pyarrow as pa

@@ -25,6 +25,9 @@ from linmodels.cli._values import (
 MOST_COLUMNS = 4_000
 """The widest design that is fitted exactly."""
 
+SCALES = (1e-150, 1e150)
+"""Standard deviations of columns whose squares and ratios are numbers in float64."""
+
 _KEPT_VALUES = 100_000
 
 
@@ -77,7 +80,7 @@ class NumberSurvey:
         """The column as it is encoded; see `EncodedColumn`.
 
         Raises:
-            InputError: it has no value in any training row.
+            InputError: it has no value in any training row, or a spread outside `SCALES`.
         """
         if self.moments is None or not self.moments.count[0]:
             raise InputError(
@@ -90,8 +93,18 @@ class NumberSurvey:
             filled = block_moments(np.array([[fill]]), np.array([float(self.missing)]))
             moments = merge_moments(moments, filled)
         scaling = ColumnScaling.from_moments(moments)
+        _refuse_scale(name, float(scaling.scale[0]))
         return EncodedColumn(
             name, kind, (), (float(scaling.centre[0]),), float(scaling.scale[0]), fill, self.zone
+        )
+
+
+def _refuse_scale(name: str, scale: float) -> None:
+    if not SCALES[0] <= scale <= SCALES[1]:
+        raise InputError(
+            f"Column {name!r} has a standard deviation of {scale:.3g}, where at least "
+            f"{SCALES[0]:g} and at most {SCALES[1]:g} can be computed with: rescale it in the "
+            "table, to other units."
         )
 
 

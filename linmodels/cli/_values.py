@@ -162,7 +162,7 @@ def _timestamps(column: Any, name: str, row: int) -> Any:
         return _trimmed(column).cast(zoned)
     except pa.ArrowInvalid as error:
         mixed = (
-            f"Column {name!r} mixes timestamps with an offset and without: give all one, or none."
+            f"Column {name!r} mixes timestamps with an offset and without: give each one, or none."
         )
         found = _not_a(column, name, row, "timestamp", pa.timestamp("us"), zoned)
         raise InputError(found or mixed) from error

@@ -84,6 +84,15 @@ def test_too_many_categories_are_refused(frame, write, capsys, monkeypatch):
     assert "when.hour (24)" in said
 
 
+@pytest.mark.parametrize("unit", [1e300, 1e-300])
+@pytest.mark.parametrize("column", ["price", "size"])
+def test_units_that_cannot_be_computed_with_are_named(frame, write, capsys, column, unit):
+    table = write(frame.assign(**{column: frame[column] * unit}), "t.parquet")
+    said = refused(capsys, "fit", table, "--target", "price")
+    assert f"Column '{column}' has a standard deviation of " in said
+    assert "rescale it" in said
+
+
 def test_an_empty_holdout_is_refused(frame, write, capsys):
     table = write(frame[:5], "t.csv")
     said = refused(capsys, "fit", table, "--target", "price", "--holdout", "0.0001")
@@ -101,6 +110,7 @@ def test_an_empty_holdout_is_refused(frame, write, capsys):
         ("t.csv", b"a,b\n1,2\n3\n", "Expected 2 columns"),
         ("t.csv", b"a,a\n1,2\n3,4\n", "two columns are called 'a'"),
         ("t.csv", b"a,price\n\xff,2\n3,4\n", "UTF8"),
+        ("t.csv", b"gr\xf6\xdfe,price\n1,2\n3,4\n", "the header is not in UTF-8"),
     ],
 )
 def test_broken_files_are_named(tmp_path, capsys, name, content, message):
@@ -232,7 +242,14 @@ def test_output_that_cannot_be_written_is_refused(fitted, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["fit"], ["fit", "t.csv", "--target", "y", "--holdout", "1"]]
+    "arguments",
+    [
+        [],
+        ["fit"],
+        ["fit", "t.csv", "--target", "y", "--holdout", "1"],
+        ["fit", "t.csv", "--target", "y", "--seed", "4294967296"],
+        ["demo", "--seed", "18446744073709551616"],
+    ],
 )
 def test_wrong_arguments_exit_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as exit_:

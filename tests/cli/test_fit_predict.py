@@ -119,6 +119,20 @@ def test_units_of_the_target_change_no_prediction(frame, write, tmp_path):
     np.testing.assert_allclose(*predictions, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("size", "price"), [(1e100, 1e-100), (1e-100, 1e100), (1.0, 1e140)])
+def test_units_beyond_single_precision_change_only_the_figures(frame, write, capsys, size, price):
+    lines = []
+    for number, units in enumerate([(1.0, 1.0), (size, price)]):
+        scaled = frame.assign(size=frame["size"] * units[0], price=frame.price * units[1])
+        table = write(scaled, f"u{number}.parquet")
+        assert main(["fit", str(table), "--target", "price", "--holdout", "0.2"]) == 0
+        output = capsys.readouterr().out
+        error = float(value(output, "held-out error (rms)").split()[0]) / units[1]
+        effect = np.array(value(output, "size").split(), float) * units[0] / units[1]
+        lines.append([error, *effect])
+    np.testing.assert_allclose(*lines, rtol=2e-3)
+
+
 def test_imputation_is_learned_from_training_rows_and_stored(frame, write, tmp_path, capsys):
     holes = frame.copy()
     holes.loc[[3, 4], "size"] = np.nan
