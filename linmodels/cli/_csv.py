@@ -14,9 +14,10 @@ MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 class CsvTable(Table):
     """A CSV file (.gz too), comma-separated with a header, in UTF-8.
 
-    A first pass finds for each column the narrowest type that all its values have: integer, real,
-    boolean, timestamp, else text. `MISSING` spells a missing value. Timestamps with an offset are
-    text in the batches: Arrow has one zone a column, and would lose the hour as it was written.
+    A first pass finds for each column the narrowest type that all its values have: integer below
+    2⁶⁴, real, boolean, timestamp, else text. `MISSING` spells a missing value. Timestamps with an
+    offset are text in the batches: Arrow has one zone a column, and would lose the hour as it was
+    written.
     """
 
     def __init__(self, path: Path, text: frozenset[str]) -> None:
@@ -80,6 +81,7 @@ def _candidates() -> list[Any]:
 
     return [
         pa.int64(),
+        pa.uint64(),
         pa.float64(),
         pa.bool_(),
         pa.timestamp("us"),

@@ -19,6 +19,7 @@ from linmodels.cli._values import (
     kind_of,
     labels,
     numbers,
+    rounding,
     zone_of,
 )
 
@@ -56,6 +57,7 @@ class NumberSurvey:
         self.moments: ColumnMoments | None = None
         self.missing = 0
         self.zone: str | None = None
+        self.rounding = 0.0
         self._kept: list[np.ndarray] = []
         self._stride = 1
         self._offset = 0
@@ -80,7 +82,8 @@ class NumberSurvey:
         """The column as it is encoded; see `EncodedColumn`.
 
         Raises:
-            InputError: it has no value in any training row, or a spread outside `SCALES`.
+            InputError: it has no value in any training row, a spread outside `SCALES`, or one that
+                float64 loses.
         """
         if self.moments is None or not self.moments.count[0]:
             raise InputError(
@@ -94,6 +97,8 @@ class NumberSurvey:
             moments = merge_moments(moments, filled)
         scaling = ColumnScaling.from_moments(moments)
         _refuse_scale(name, float(scaling.scale[0]))
+        largest = float(np.maximum(-moments.low, moments.high)[0])
+        _refuse_rounding(name, largest, float(scaling.scale[0]), self.rounding)
         return EncodedColumn(
             name, kind, (), (float(scaling.centre[0]),), float(scaling.scale[0]), fill, self.zone
         )
@@ -105,6 +110,16 @@ def _refuse_scale(name: str, scale: float) -> None:
             f"Column {name!r} has a standard deviation of {scale:.3g}, where at least "
             f"{SCALES[0]:g} and at most {SCALES[1]:g} can be computed with: rescale it in the "
             "table, to other units."
+        )
+
+
+def _refuse_rounding(name: str, largest: float, scale: float, error: float) -> None:
+    """Refuses exact numbers so large that float64 loses more than a thousandth of their spread."""
+    if error > 1e-3 * scale:
+        raise InputError(
+            f"Column {name!r} holds numbers of size {largest:.6g}, beyond 2**53, which are "
+            f"rounded by up to {error:g}: too much for how little they differ. Subtract a base from "
+            f"them in the table, or leave the column out with --drop {name}."
         )
 
 
@@ -199,6 +214,7 @@ def survey_table(table: Table, choices: Choices, training: Any) -> Survey:
         outcome = _outcome(batch, choices, row)
         mask, labelled = training(row, len(batch)), ~np.isnan(outcome)
         target.add(outcome, mask)
+        target.rounding = max(target.rounding, rounding(batch.column(choices.target), outcome))
         counts.update(training=int((mask & labelled).sum()), held=int((~mask & labelled).sum()))
         counts.update(unlabelled=int((~labelled).sum()))
         for (name, part), survey in surveys.items():
@@ -262,6 +278,7 @@ def _survey_column(
     else:
         if part == "numeric":
             read = numbers(column, name, row)
+            survey.rounding = max(survey.rounding, rounding(column, read))
         else:
             read, survey.zone = calendar_numbers(column, part, name, row), zone_of(column)
         missing = np.isnan(read)

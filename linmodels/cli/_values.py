@@ -71,6 +71,20 @@ def numbers(column: Any, name: str, row: int) -> np.ndarray:
     return values
 
 
+def rounding(column: Any, values: np.ndarray) -> float:
+    """By how much float64 may have rounded a column of exact numbers, at most; else 0.
+
+    Args:
+        column: an Arrow array.
+        values: the same as `numbers` gives them.
+    """
+    from pyarrow import types
+
+    exact = types.is_integer(column.type) or types.is_decimal(column.type)
+    largest = float(np.nanmax(np.abs(values), initial=0.0))
+    return float(np.spacing(largest)) / 2 if exact and largest > 2**53 else 0.0
+
+
 def labels(column: Any, name: str) -> Any:
     """A column as an Arrow array of strings, null where missing.
 

@@ -93,6 +93,18 @@ def test_units_that_cannot_be_computed_with_are_named(frame, write, capsys, colu
     assert "rescale it" in said
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npz"])
+@pytest.mark.parametrize("column", ["price", "size"])
+@pytest.mark.parametrize("base", [10**18, -(10**18), 2**63 + 10**18])
+def test_integers_that_rounding_makes_one_are_named(frame, write, capsys, column, kind, base):
+    numbers = np.arange(len(frame), dtype="u8" if base > 2**63 else "i8") + base
+    table = write(frame.assign(**{column: numbers}), f"t.{kind}")
+    said = refused(capsys, "fit", table, "--target", "price", "--drop", "when")
+    assert f"Column '{column}' holds numbers of size" in said
+    assert "beyond 2**53" in said
+    assert "Subtract a base" in said
+
+
 def test_an_empty_holdout_is_refused(frame, write, capsys):
     table = write(frame[:5], "t.csv")
     said = refused(capsys, "fit", table, "--target", "price", "--holdout", "0.0001")

@@ -133,6 +133,13 @@ def test_units_beyond_single_precision_change_only_the_figures(frame, write, cap
     np.testing.assert_allclose(*lines, rtol=2e-3)
 
 
+def test_large_integers_that_differ_by_much_are_numbers(frame, write, capsys):
+    """Nanoseconds since 1970, an hour apart and more: rounding to 256 of them is nothing."""
+    table = write(frame.assign(size=frame.when.astype("M8[ns]").astype("i8")), "t.csv")
+    assert main(["fit", str(table), "--target", "price", "--drop", "when"]) == 0
+    assert "size, city (3), open (2)" in capsys.readouterr().out
+
+
 def test_imputation_is_learned_from_training_rows_and_stored(frame, write, tmp_path, capsys):
     holes = frame.copy()
     holes.loc[[3, 4], "size"] = np.nan
