@@ -113,13 +113,23 @@ def _refuse_scale(name: str, scale: float) -> None:
         )
 
 
+def _refuse_constant(target: str, moments: ColumnMoments | None) -> None:
+    """Refuses a target without spread, whose noise has no size; a single row is another matter."""
+    assert moments is not None
+    if moments.count[0] > 1 and moments.low[0] == moments.high[0]:
+        raise InputError(
+            f"--target {target}: it is {moments.low[0]:g} in every training row: there is nothing "
+            "to predict. Name another column."
+        )
+
+
 def _refuse_rounding(name: str, largest: float, scale: float, error: float) -> None:
     """Refuses exact numbers so large that float64 loses more than a thousandth of their spread."""
     if error > 1e-3 * scale:
         raise InputError(
             f"Column {name!r} holds numbers of size {largest:.6g}, beyond 2**53, which are "
-            f"rounded by up to {error:g}: too much for how little they differ. Subtract a base from "
-            f"them in the table, or leave the column out with --drop {name}."
+            f"rounded by up to {error:g}: too much for how little they differ. Subtract a base "
+            f"from them in the table, or leave the column out with --drop {name}."
         )
 
 
@@ -200,7 +210,8 @@ def survey_table(table: Table, choices: Choices, training: Any) -> Survey:
 
     Raises:
         InputError: a named column does not exist, a column cannot be used, a value is missing
-            and not to be imputed, or the design would be wider than `MOST_COLUMNS`.
+            and not to be imputed, the target is constant, or the design would be wider than
+            `MOST_COLUMNS`.
     """
     kinds = _column_kinds(table, choices)
     target = NumberSurvey()
@@ -306,6 +317,7 @@ def _encoding(
     choices: Choices, target: NumberSurvey, surveys: dict[tuple[str, str], Any]
 ) -> Encoding:
     outcome = target.encoded(choices.target, "numeric", impute=False)
+    _refuse_constant(choices.target, target.moments)
     columns = [
         survey.encoded(name, part, choices.impute)
         for (name, part), survey in surveys.items()

@@ -41,6 +41,7 @@ CHANGES = {
     "only target": (lambda f: f[["price"]], "no column is left"),
     "no rows": (lambda f: f[:0], "has no rows"),
     "one row": (lambda f: f[:1], "at least two"),
+    "constant": (lambda f: f.assign(price=-3.5), "--target price: it is -3.5 in every training"),
     "no values": (lambda f: f.assign(size=np.nan), "'size'.*row 1:"),
 }
 
