@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import numpy as np
-
-from linmodels._arrays import require_single_key
+from linmodels._arrays import require_integer, require_single_key
 from linmodels._batches import Batched
 from linmodels._observations import Observations
 from linmodels._priors import GaussianPrior
@@ -34,7 +32,6 @@ def require_kinds(data: Any, prior: Any, method: Any, num_samples: Any, key: Any
         raise ValueError(f"prior must be a GaussianPrior, got {prior!r}.")
     if not isinstance(method, AbstractMethod | None):
         raise ValueError(f"method must be one such as Exact(), got {method!r}.")
-    if not isinstance(num_samples, int | np.integer) or num_samples < 0:
-        raise ValueError(f"num_samples must be an integer of at least 0, got {num_samples!r}.")
+    require_integer(num_samples, "num_samples", minimum=0)
     if key is not None:
         require_single_key(key)

@@ -142,6 +142,17 @@ def real_array(
     return jnp.asarray(array, dtype)
 
 
+def require_integer(value: Any, name: str, minimum: int) -> None:
+    """Refuses what is no integer of at least `minimum`; True and False are none.
+
+    Raises:
+        ValueError: with what it is.
+    """
+    integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not integer or value < minimum:
+        raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}.")
+
+
 def require_single_key(key: Any) -> None:
     """Refuses what is no single random key, typed or raw.
 

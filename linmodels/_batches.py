@@ -8,7 +8,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Int
 
-from linmodels._arrays import is_traced, size_of
+from linmodels._arrays import is_traced, require_integer, size_of
 from linmodels._observations import Observations
 from linmodels.likelihoods import AbstractLikelihood
 
@@ -36,8 +36,7 @@ class RowSlices(Sequence):
         lengths = [(*np.shape(array)[:1], 0)[0] for array in arrays]
         if not arrays or len(set(lengths)) != 1 or lengths[0] == 0:
             raise ValueError(f"arrays must share a leading axis of at least one row: {lengths}.")
-        if not isinstance(batch_size, int | np.integer) or batch_size < 1:
-            raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}.")
+        require_integer(batch_size, "batch_size", minimum=1)
         self.arrays = tuple(_by_place(array) for array in arrays)
         self.batch_size = batch_size
 

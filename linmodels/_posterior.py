@@ -72,6 +72,15 @@ class Posterior(eqx.Module):
         Raises:
             ValueError: design or offset do not fit, or are not finite.
         """
+        noise = self.likelihood if likelihood is None else likelihood
+        return self._predicted(design, offset, noise)
+
+    def _predicted(
+        self,
+        design: lx.AbstractLinearOperator,
+        offset: PyTree | None,
+        likelihood: AbstractLikelihood | None,
+    ) -> Prediction:
         self._check_design(design)
         mean = design.mv(_cast(self.mean, design.in_structure()))
         if offset is not None:
@@ -85,11 +94,14 @@ class Posterior(eqx.Module):
             deviations=deviations,
             design=design,
             covariance_factor=self.covariance_factor,
-            likelihood=self.likelihood if likelihood is None else likelihood,
+            likelihood=likelihood,
         )
 
     def contrast(self, weights: Any) -> Prediction:
         """The posterior of linear combinations of the ravelled parameters.
+
+        They have no noise, whatever the likelihood: `interval` and `log_prob` are of the
+        combinations themselves.
 
         Args:
             weights: (d',) for one combination, (c, d') for several.
@@ -107,7 +119,7 @@ class Posterior(eqx.Module):
             self.covariance_factor,
             self.likelihood,
         )
-        return flat.predict(lx.MatrixLinearOperator(matrix))
+        return flat._predicted(lx.MatrixLinearOperator(matrix), None, None)
 
     def std(self) -> PyTree:
         """Standard deviation of every parameter, shaped as θ.
@@ -229,7 +241,7 @@ def _shaped(values: Any, structure: PyTree) -> PyTree:
     ends = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])
     pieces = [values[..., i:j] for i, j in zip([0, *ends[:-1]], ends, strict=True)]
     shaped = [
-        jnp.asarray(piece.reshape(*values.shape[:-1], *leaf.shape), leaf.dtype)
+        jnp.asarray(piece.reshape((*values.shape[:-1], *leaf.shape)), leaf.dtype)
         for piece, leaf in zip(pieces, leaves, strict=True)
     ]
     return jax.tree.unflatten(treedef, shaped)

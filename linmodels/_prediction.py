@@ -12,6 +12,7 @@ from linmodels import metrics, predictives
 from linmodels._arrays import (
     ravel,
     require_single_key,
+    shaped_like,
     unravel,
 )
 from linmodels.likelihoods import (
@@ -35,13 +36,15 @@ class Prediction(eqx.Module):
     Attributes:
         mean: o + Φθ̄.
         deviations: Φζ with a leading axis k.
+        likelihood: of new targets; None for combinations of parameters, which have no noise to ask
+            for.
     """
 
     mean: PyTree[Float[Array, "..."]]
     deviations: PyTree[Float[Array, "k ..."]]
     design: lx.AbstractLinearOperator
     covariance_factor: lx.AbstractLinearOperator | None
-    likelihood: AbstractLikelihood
+    likelihood: AbstractLikelihood | None
 
     def std(self, noise: bool = False) -> PyTree:
         """Standard deviation of the outputs, or of new targets with `noise=True`.
@@ -50,7 +53,7 @@ class Prediction(eqx.Module):
             ValueError: the noise of new points is unknown, or nothing tells the variance.
         """
         variance = self._variance()
-        if noise:
+        if self._adds(noise):
             extra = self._gaussian.noise_variance(self.mean)
             variance = jax.tree.map(jnp.add, variance, extra)
         return jax.tree.map(jnp.sqrt, variance)
@@ -63,7 +66,7 @@ class Prediction(eqx.Module):
         """
         root = self._root()
         result = jnp.matmul(root, root.T, precision=jax.lax.Precision.HIGHEST)
-        return result + self._gaussian.noise_covariance(self.mean) if noise else result
+        return result + self._gaussian.noise_covariance(self.mean) if self._adds(noise) else result
 
     def samples(self, noise: bool = False, *, key: Array | None = None) -> PyTree:
         """k joint draws of the outputs, or of new targets with `noise=True` and a key.
@@ -72,7 +75,7 @@ class Prediction(eqx.Module):
             ValueError: no deviations were drawn, or noise without a key.
         """
         draws = jax.tree.map(jnp.add, self.mean, self._drawn())
-        if not noise:
+        if not self._adds(noise):
             return draws
         if key is None:
             raise ValueError("samples(noise=True) needs a key.")
@@ -114,8 +117,9 @@ class Prediction(eqx.Module):
                 they are needed.
         """
         targets = self._checked(targets)
-        if isinstance(self.likelihood, AbstractCurved):
-            draws = jax.vmap(lambda f: self.likelihood.log_prob(f, targets))(self.samples())
+        likelihood = self.likelihood
+        if isinstance(likelihood, AbstractCurved):
+            draws = jax.vmap(lambda f: likelihood.log_prob(f, targets))(self.samples())
             return jax.tree.map(_log_mean_exp, draws)
         return jax.tree.map(metrics.gaussian_log_prob, targets, self.mean, self.std(noise=True))
 
@@ -158,7 +162,7 @@ class Prediction(eqx.Module):
         if not isinstance(likelihood, AbstractCurved) or not isinstance(likelihood, kinds):
             raise ValueError(
                 f"This is for {' or '.join(kind.__name__ for kind in kinds)} targets, not for "
-                f"{type(likelihood).__name__}."
+                f"{'parameters' if likelihood is None else type(likelihood).__name__}."
             )
         return likelihood
 
@@ -171,12 +175,20 @@ class Prediction(eqx.Module):
         """Log-density of all targets together; O(N³).
 
         Raises:
-            ValueError: targets of another shape or not finite, or as `std`.
+            ValueError: targets of another shape or not finite, or as `std`; more outputs than
+                directions that they vary in.
         """
         targets = self._checked(targets)
         residual = ravel(targets) - ravel(self.mean)
-        noise = jnp.linalg.cholesky(self._gaussian.noise_covariance(self.mean))
-        root = jnp.concatenate([self._root(), noise], axis=1)
+        root = self._root()
+        if self._adds(noise=True):
+            noise = jnp.linalg.cholesky(self._gaussian.noise_covariance(self.mean))
+            root = jnp.concatenate([root, noise], axis=1)
+        if root.shape[0] > root.shape[1]:
+            raise ValueError(
+                f"{root.shape[0]} combinations of parameters without noise vary in "
+                f"{root.shape[1]} directions at most: they have no joint density; give fewer."
+            )
         return metrics.gaussian_joint_log_prob(residual, root)
 
     def _root(self) -> Float[Array, "N r"]:
@@ -185,6 +197,10 @@ class Prediction(eqx.Module):
             return jax.vmap(self.covariance_factor.T.mv)(design_rows(self.design))
         draws = jax.vmap(ravel)(self._drawn())
         return draws.T / np.sqrt(len(draws))
+
+    def _adds(self, noise: bool) -> bool:
+        """Whether there is noise to add where it is asked for."""
+        return noise and self.likelihood is not None
 
     @property
     def _gaussian(self) -> Gaussian:
@@ -207,6 +223,8 @@ class Prediction(eqx.Module):
         return self.deviations
 
     def _checked(self, targets: PyTree) -> PyTree:
+        if self.likelihood is None:
+            return shaped_like(targets, self.mean, "targets", "the prediction")
         return self.likelihood.as_targets(targets, self.mean)
 
 

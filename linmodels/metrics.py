@@ -14,6 +14,8 @@ def gaussian_log_prob(
 ) -> Float[Array, "..."]:
     """log N(y; mean, std²) entry by entry, in nats; all of one shape.
 
+    Where std is 0 it is ∞ at the mean and −∞ elsewhere.
+
     Raises:
         ValueError: shapes differ.
 
@@ -26,7 +28,9 @@ def gaussian_log_prob(
             f"targets {jnp.shape(targets)}, mean {jnp.shape(mean)} and std {jnp.shape(std)} must "
             "have one shape."
         )
-    return -0.5 * ((targets - mean) / std) ** 2 - jnp.log(std) - 0.5 * LOG_2PI
+    spread = jnp.where(std == 0, 1, std)
+    density = -0.5 * ((targets - mean) / spread) ** 2 - jnp.log(spread) - 0.5 * LOG_2PI
+    return jnp.where(std == 0, jnp.where(targets == mean, jnp.inf, -jnp.inf), density)
 
 
 def gaussian_joint_log_prob(
@@ -123,7 +127,8 @@ def resampled_joint_log_prob(
     as κ grows (Osband et al. 2022; Antorán, Padhy et al. 2023, appendix H.1, "κ-adic sampling").
 
     Args:
-        log_probs: log p(y_i | f_ij) for every posterior sample j and observation i.
+        log_probs: log p(y_i | f_ij) for every posterior sample j and observation i; −∞ only counts
+            where it is drawn.
         distinct: κ.
         size: τ; 10 (κ − 1) where None, 1 for κ = 1.
         shuffles: of all observations.
@@ -146,19 +151,24 @@ def resampled_joint_log_prob(
     draw = lambda k: jax.random.randint(k, (sets, size), 0, distinct)
     drawn = jax.vmap(draw)(keys[:, 1])
     times = jnp.sum(jax.nn.one_hot(drawn, distinct, dtype=log_probs.dtype), axis=2)
-    sums = jnp.sum(log_probs[:, places] * times, axis=-1)
+    sums = jnp.sum(jnp.where(times > 0, log_probs[:, places] * times, 0), axis=-1)
     return jnp.mean(jax.nn.logsumexp(sums, axis=0) - jnp.log(len(log_probs)))
 
 
 def symmetric_kl(log_p: Float[Array, "*n c"], log_q: Float[Array, "*n c"]) -> Float[Array, "*n"]:
     """½ KL(p‖q) + ½ KL(q‖p) between categorical distributions, in nats, from log probabilities.
 
+    Classes without mass in either add nothing (0 log 0 = 0); without mass in one of them it is ∞.
+
     Raises:
         ValueError: shapes differ.
     """
     if jnp.shape(log_p) != jnp.shape(log_q):
         raise ValueError(f"Shapes {jnp.shape(log_p)} and {jnp.shape(log_q)} must be the same.")
-    return 0.5 * jnp.sum((jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q), axis=-1)
+    gap = jnp.where(log_p == log_q, 0, log_p - log_q)
+    terms = (jnp.exp(log_p) - jnp.exp(log_q)) * gap
+    # A mass that underflows beside one of 0 is a mass all the same.
+    return 0.5 * jnp.sum(jnp.where(jnp.isinf(gap), jnp.inf, terms), axis=-1)
 
 
 def gaussian_wasserstein(

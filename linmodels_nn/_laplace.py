@@ -131,7 +131,8 @@ def laplace(
         network: an equinox network of one example in inference mode, or what `linearise` made of
             any other.
         data: inputs and targets of all examples, as a pair; or a sequence of batches such as
-            `lm.RowSlices(inputs, targets, batch_size=256)`, pairs of arrays.
+            `lm.RowSlices(inputs, targets, batch_size=256)`, pairs of arrays (two of them as a
+            list: a tuple of two is taken for inputs and targets).
         likelihood: of the targets; `lm.Gaussian()`, its noise learned, where None.
         key: of the draws.
         state: of the network's layers, where they have one.
@@ -181,12 +182,26 @@ def _observed(
     if not (isinstance(data, tuple) and len(data) == 2):
         return lm.Batched(data, linearised.observe(likelihood))
     inputs, targets = data
+    _refuse_two_batches(linearised, inputs, targets)
     leaves, structure = jax.tree.flatten(inputs)
     if len(leaves[0]) <= batch_size:
         return linearised.observations(inputs, targets, likelihood)
     rows = lm.RowSlices(*leaves, targets, batch_size=batch_size)
     places = jax.tree.unflatten(structure, range(len(leaves)))
     return lm.Batched(rows, linearised.observe(likelihood, places))
+
+
+def _refuse_two_batches(linearised: Linearised, inputs: Any, targets: Any) -> None:
+    """Refuses a pair of batches, which looks like inputs and targets with parts."""
+    if not (isinstance(inputs, tuple | list) and isinstance(targets, tuple | list)):
+        return
+    try:
+        linearised.jacobian(inputs)
+    except ValueError as error:
+        raise ValueError(
+            "data is a tuple of two, inputs and targets, but the network does not take the first. "
+            "Give batches as a list: [(inputs, targets), (inputs, targets)]."
+        ) from error
 
 
 class _Saved(eqx.Module):

@@ -35,7 +35,8 @@ class Jacobian(AbstractMatrixFreeOperator):
             can have its matrix formed example by example, n times cheaper.
 
     Raises:
-        ValueError: inputs that share no leading axis, or mixed or complex dtypes.
+        ValueError: inputs that share no leading axis, or that the function does not take; mixed or
+            complex dtypes.
     """
 
     function: Callable[[PyTree, PyTree], PyTree]
@@ -59,8 +60,7 @@ class Jacobian(AbstractMatrixFreeOperator):
         self.batched = batched
         if not batched:
             _require_examples(self.inputs)
-        outputs = eqx.filter_eval_shape(evaluate, function, self.parameters, self.inputs, batched)
-        leaves, tree = jax.tree.flatten(outputs)
+        leaves, tree = jax.tree.flatten(_output_shapes(self))
         plain = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
         self._outputs = tuple(plain), tree
 
@@ -156,6 +156,19 @@ def _matrix(jacobian: Jacobian) -> Float[Array, "a b"]:
         start, ends = ends, ends + leaf.size // leaf.shape[0]
         leaves.append(matrices[:, start:ends].reshape(leaf.size, flat.size))
     return jnp.concatenate(leaves)
+
+
+def _output_shapes(jacobian: Jacobian) -> PyTree[jax.ShapeDtypeStruct]:
+    function, inputs, batched = jacobian.function, jacobian.inputs, jacobian.batched
+    try:
+        return eqx.filter_eval_shape(evaluate, function, jacobian.parameters, inputs, batched)
+    except Exception as error:  # every library of networks has its own for shapes that do not fit
+        shapes = jax.tree.map(lambda leaf: tuple(leaf.shape), inputs)
+        how = "all together" if batched else "one example at a time"
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"The network fails on inputs of shapes {shapes}, taken {how}: {reason}"
+        ) from error
 
 
 def _require_examples(inputs: PyTree[Array]) -> None:

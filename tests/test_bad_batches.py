@@ -54,6 +54,7 @@ def refused(call, message: str) -> None:
         ((X, np.float32(1)), 2, r"at least one row: \[6, 0\]"),
         ((X, Y), 0, "batch_size must be .* got 0"),
         ((X, Y), 1.5, r"batch_size must be .* got 1\.5"),
+        ((X, Y), True, r"batch_size must be .* got True"),
     ],
 )
 def test_row_slices(arrays, size, message):

@@ -272,6 +272,8 @@ def test_flat_columns_that_the_data_do_not_determine(side):
     (r"num_samples must be .* got -1", lambda: fit(num_samples=-1)),
     (r"num_samples must be .* got -1", lambda: learn(num_samples=-1)),
     (r"num_samples must be .* got 1\.5", lambda: fit(num_samples=1.5)),
+    (r"num_samples must be .* got True", lambda: fit(num_samples=True, key=jax.random.key(0))),
+    (r"num_samples must be .* got False", lambda: learn(num_samples=False)),
     (r"max_steps=0", lambda: learn(max_steps=0)),
     (r"tolerance=0\.0", lambda: learn(tolerance=0.0)),
     (r"tolerance=nan", lambda: learn(tolerance=NAN)),

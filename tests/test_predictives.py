@@ -124,6 +124,39 @@ def test_distances_by_hand():
     assert float(metrics.symmetric_kl(jnp.log(p), jnp.log(p))) == 0
 
 
+def test_classes_without_mass():
+    """0 log 0 = 0; what one distribution rules out and the other does not is infinitely far."""
+    sure, other, tiny = (jnp.log(jnp.array(p)) for p in ([0.0, 1], [1.0, 0], [0.5, 0.5]))
+    tiny = tiny.at[0].set(-200.0)
+    assert float(metrics.symmetric_kl(sure, sure)) == 0
+    for there in (other, tiny):
+        assert float(metrics.symmetric_kl(sure, there)) == float("inf")
+        assert float(metrics.symmetric_kl(there, sure)) == float("inf")
+    half = jnp.log(jnp.array([[0.0, 0.5, 0.5], [0.0, 0.9, 0.1]]))
+    expected = metrics.symmetric_kl(half[0, 1:], half[1, 1:])
+    np.testing.assert_allclose(metrics.symmetric_kl(*half), expected, rtol=1e-6)
+    assert jnp.isfinite(jax.grad(lambda p: metrics.symmetric_kl(p, half[1]))(half[0])).all()
+
+
+def test_impossible_observations_count_where_they_are_drawn():
+    """One draw of two observations a set: the mean is finite unless the impossible one is drawn."""
+    impossible = jnp.log(jnp.array([[0.5, 0.0], [0.5, 0.0]]))
+    once = lambda key: metrics.resampled_joint_log_prob(impossible, 2, 1, shuffles=1, key=key)
+    found = np.array([once(jax.random.key(seed)) for seed in range(8)])
+    np.testing.assert_allclose(found, np.where(np.isinf(found), -np.inf, np.log(0.5)), rtol=1e-6)
+    assert 0 < np.isinf(found).sum() < 8
+    one_sample = jnp.log(jnp.array([[0.5, 0.0], [0.5, 0.5]]))
+    found = metrics.resampled_joint_log_prob(one_sample, 2, 20, key=KEY)
+    np.testing.assert_allclose(found, np.log(0.5) * 21, rtol=1e-6)
+
+
+def test_density_without_spread():
+    """A point mass: ∞ where it is, −∞ elsewhere, and no NaN."""
+    zeros = jnp.zeros(3)
+    found = metrics.gaussian_log_prob(jnp.array([0.0, 1.0, -1.0]), zeros, zeros)
+    np.testing.assert_array_equal(found, [np.inf, -np.inf, -np.inf])
+
+
 @pytest.mark.parametrize("rank", [1, 3])
 def test_wasserstein_between_covariances_of_any_rank(rank):
     """Roots of eigenvalues that are rounding, √(ε ‖C‖²), are what is lost."""

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from linmodels.cli._errors import InputError
 
+MOST = 2**32 - 1
+"""The largest number taken; seeds beyond it would give the draws of a smaller one."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code.
@@ -122,4 +125,6 @@ def _natural(text: str) -> int:
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is negative")
+    if value > MOST:
+        raise argparse.ArgumentTypeError(f"{text} is too large: at most {MOST}")
     return value

@@ -14,8 +14,10 @@ MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 class CsvTable(Table):
     """A CSV file (.gz too), comma-separated with a header, in UTF-8.
 
-    A first pass finds for each column the narrowest type that all its values have: integer, real,
-    boolean, timestamp, else text. `MISSING` spells a missing value.
+    A first pass finds for each column the narrowest type that all its values have: integer below
+    2⁶⁴, real, boolean, timestamp, else text. `MISSING` spells a missing value. Timestamps with an
+    offset are text in the batches: Arrow has one zone a column, and would lose the hour as it was
+    written.
     """
 
     def __init__(self, path: Path, text: frozenset[str]) -> None:
@@ -38,16 +40,24 @@ class CsvTable(Table):
         """See `Table`; rows before `start` are read and dropped."""
         import pyarrow as pa
 
-        schema = pa.schema([(name, self.types[name]) for name in columns])
+        zoned = pa.timestamp("us", tz="UTC")
+        types = {n: pa.string() if self.types[n] == zoned else self.types[n] for n in columns}
+        schema = pa.schema(types.items())
         for batch in fixed_size(self._strings(columns), size, start):
-            arrays = [_cast(batch.column(name), self.types[name]) for name in columns]
+            arrays = [_cast(batch.column(name), types[name]) for name in columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _header(self) -> list[str]:
         from pyarrow import csv
 
         with csv.open_csv(self.path) as reader:
-            return reader.schema.names
+            try:
+                return reader.schema.names
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{self.path}: the header is not in UTF-8 ({error.reason}): save the table "
+                    "in UTF-8."
+                ) from error
 
     def _strings(self, columns: Sequence[str]) -> Iterator[Any]:
         import pyarrow as pa
@@ -71,6 +81,7 @@ def _candidates() -> list[Any]:
 
     return [
         pa.int64(),
+        pa.uint64(),
         pa.float64(),
         pa.bool_(),
         pa.timestamp("us"),

@@ -10,7 +10,15 @@ from jaxtyping import Array, Float, Int
 
 from linmodels._columns import ColumnScaling, standardise
 from linmodels.cli._errors import InputError
-from linmodels.cli._values import CALENDAR, calendar_level, calendar_numbers, labels, numbers
+from linmodels.cli._values import (
+    CALENDAR,
+    calendar_level,
+    calendar_numbers,
+    labels,
+    numbers,
+    zone_of,
+    zone_words,
+)
 
 VERSION = 1
 CODED = ("categorical", "hour", "weekday", "month")
@@ -28,6 +36,7 @@ class EncodedColumn(eqx.Module):
         scale: they are divided by it. The indicators of one column share it, so that its levels are
             exchangeable: they get the same prior, and the whole column that of one number column.
         fill: what stands for a missing value, or None where they are refused.
+        zone: of its timestamps, as `zone_of` has it; None where it has none, or is not known.
     """
 
     name: str
@@ -36,6 +45,7 @@ class EncodedColumn(eqx.Module):
     centre: tuple[float, ...]
     scale: float
     fill: str | float | None
+    zone: str | None = None
 
     @property
     def label(self) -> str:
@@ -172,7 +182,7 @@ def float_dtype() -> np.dtype:
 
 def _filled_numbers(array: Any, column: EncodedColumn, row: int) -> np.ndarray:
     if column.kind == "time":
-        values = calendar_numbers(array, "time", column.name, row)
+        values = _calendar(array, column, row)
     else:
         values = numbers(array, column.name, row)
     missing = np.isnan(values)
@@ -208,12 +218,23 @@ def _codes(array: Any, column: EncodedColumn, levels: Any, row: int) -> np.ndarr
 def _calendar_labels(array: Any, column: EncodedColumn, row: int) -> Any:
     import pyarrow as pa
 
-    values = calendar_numbers(array, column.kind, column.name, row)
+    values = _calendar(array, column, row)
     size = {"hour": 24, "weekday": 7, "month": 12}[column.kind]
     spelling = pa.array([calendar_level(column.kind, number) for number in range(size)])
     missing = np.isnan(values)
     index = pa.array(np.where(missing, 0, values).astype(np.int32), mask=missing)
     return spelling.take(index)
+
+
+def _calendar(array: Any, column: EncodedColumn, row: int) -> np.ndarray:
+    values = calendar_numbers(array, column.kind, column.name, row)
+    zone = zone_of(array)
+    if column.zone is not None and zone != column.zone:
+        raise InputError(
+            f"Column {column.name!r} has timestamps {zone_words(zone)}, the model was fitted to "
+            f"timestamps {zone_words(column.zone)}, whose hours are others: convert them."
+        )
+    return values
 
 
 def _refuse_missing(column: EncodedColumn, row: int) -> None:

@@ -96,7 +96,7 @@ def evaluate_held_out(fit: lm.Fit, rows: EncodedRows, encoding: Encoding) -> Hel
         inside = np.abs(targets - mean) <= width * std
         arrays = map(jnp.asarray, (targets, mean, std))
         log_prob = np.asarray(lm.metrics.gaussian_log_prob(*arrays), np.float64)
-        sums.add(log_prob - np.log(scale), inside, (targets - mean) * scale)
+        sums.add(log_prob - np.log(scale), inside, (targets - mean).astype(np.float64) * scale)
     return sums.result()
 
 
@@ -114,14 +114,14 @@ def strongest_effects(posterior: lm.Posterior, encoding: Encoding, count: int) -
         block = blocks[column]
         if block.stop - block.start > 1:
             matrix[row, block] -= centre[block] / scale[block]
-    contrast = posterior.contrast(matrix * encoding.target_scale)
-    lower, upper = contrast.interval(LEVEL, noise=False)
-    names = encoding.names()
-    values = zip(
-        strongest, np.asarray(contrast.mean), np.asarray(lower), np.asarray(upper), strict=True
-    )
+    # Units, which float32 need not hold, are put in afterwards.
+    units = np.abs(matrix).max(axis=1)
+    contrast = posterior.contrast(matrix / units[:, None])
+    columns = np.array([contrast.mean, *contrast.interval(LEVEL)], np.float64)
+    names, values = encoding.names(), columns * units * encoding.target_scale
     return [
-        Effect(names[column], float(m), float(low), float(high)) for column, m, low, high in values
+        Effect(names[column], *map(float, value))
+        for column, value in zip(strongest, values.T, strict=True)
     ]
 
 

@@ -19,10 +19,15 @@ from linmodels.cli._values import (
     kind_of,
     labels,
     numbers,
+    rounding,
+    zone_of,
 )
 
 MOST_COLUMNS = 4_000
 """The widest design that is fitted exactly."""
+
+SCALES = (1e-150, 1e150)
+"""Standard deviations of columns whose squares and ratios are numbers in float64."""
 
 _KEPT_VALUES = 100_000
 
@@ -51,6 +56,8 @@ class NumberSurvey:
     def __init__(self) -> None:
         self.moments: ColumnMoments | None = None
         self.missing = 0
+        self.zone: str | None = None
+        self.rounding = 0.0
         self._kept: list[np.ndarray] = []
         self._stride = 1
         self._offset = 0
@@ -75,7 +82,8 @@ class NumberSurvey:
         """The column as it is encoded; see `EncodedColumn`.
 
         Raises:
-            InputError: it has no value in any training row.
+            InputError: it has no value in any training row, a spread outside `SCALES`, or one that
+                float64 loses.
         """
         if self.moments is None or not self.moments.count[0]:
             raise InputError(
@@ -88,8 +96,40 @@ class NumberSurvey:
             filled = block_moments(np.array([[fill]]), np.array([float(self.missing)]))
             moments = merge_moments(moments, filled)
         scaling = ColumnScaling.from_moments(moments)
+        _refuse_scale(name, float(scaling.scale[0]))
+        largest = float(np.maximum(-moments.low, moments.high)[0])
+        _refuse_rounding(name, largest, float(scaling.scale[0]), self.rounding)
         return EncodedColumn(
-            name, kind, (), (float(scaling.centre[0]),), float(scaling.scale[0]), fill
+            name, kind, (), (float(scaling.centre[0]),), float(scaling.scale[0]), fill, self.zone
+        )
+
+
+def _refuse_scale(name: str, scale: float) -> None:
+    if not SCALES[0] <= scale <= SCALES[1]:
+        raise InputError(
+            f"Column {name!r} has a standard deviation of {scale:.3g}, where at least "
+            f"{SCALES[0]:g} and at most {SCALES[1]:g} can be computed with: rescale it in the "
+            "table, to other units."
+        )
+
+
+def _refuse_constant(target: str, moments: ColumnMoments | None) -> None:
+    """Refuses a target without spread, whose noise has no size; a single row is another matter."""
+    assert moments is not None
+    if moments.count[0] > 1 and moments.low[0] == moments.high[0]:
+        raise InputError(
+            f"--target {target}: it is {moments.low[0]:g} in every training row: there is nothing "
+            "to predict. Name another column."
+        )
+
+
+def _refuse_rounding(name: str, largest: float, scale: float, error: float) -> None:
+    """Refuses exact numbers so large that float64 loses more than a thousandth of their spread."""
+    if error > 1e-3 * scale:
+        raise InputError(
+            f"Column {name!r} holds numbers of size {largest:.6g}, beyond 2**53, which are "
+            f"rounded by up to {error:g}: too much for how little they differ. Subtract a base "
+            f"from them in the table, or leave the column out with --drop {name}."
         )
 
 
@@ -99,6 +139,7 @@ class LevelSurvey:
     def __init__(self) -> None:
         self.counts: Counter[Any] = Counter()
         self.missing = 0
+        self.zone: str | None = None
 
     def add(self, spelt: Any, training: np.ndarray) -> None:
         """Takes in a batch of values, an Arrow array of strings or numbers with nulls."""
@@ -139,6 +180,7 @@ class LevelSurvey:
             tuple(share.tolist()),
             scale,
             levels[common] if impute else None,
+            self.zone,
         )
 
 
@@ -168,7 +210,8 @@ def survey_table(table: Table, choices: Choices, training: Any) -> Survey:
 
     Raises:
         InputError: a named column does not exist, a column cannot be used, a value is missing
-            and not to be imputed, or the design would be wider than `MOST_COLUMNS`.
+            and not to be imputed, the target is constant, or the design would be wider than
+            `MOST_COLUMNS`.
     """
     kinds = _column_kinds(table, choices)
     target = NumberSurvey()
@@ -182,6 +225,7 @@ def survey_table(table: Table, choices: Choices, training: Any) -> Survey:
         outcome = _outcome(batch, choices, row)
         mask, labelled = training(row, len(batch)), ~np.isnan(outcome)
         target.add(outcome, mask)
+        target.rounding = max(target.rounding, rounding(batch.column(choices.target), outcome))
         counts.update(training=int((mask & labelled).sum()), held=int((~mask & labelled).sum()))
         counts.update(unlabelled=int((~labelled).sum()))
         for (name, part), survey in surveys.items():
@@ -243,11 +287,11 @@ def _survey_column(
         values = labels(column, name)
         missing = values.is_null().to_numpy(zero_copy_only=False)
     else:
-        read = (
-            numbers(column, name, row)
-            if part == "numeric"
-            else calendar_numbers(column, part, name, row)
-        )
+        if part == "numeric":
+            read = numbers(column, name, row)
+            survey.rounding = max(survey.rounding, rounding(column, read))
+        else:
+            read, survey.zone = calendar_numbers(column, part, name, row), zone_of(column)
         missing = np.isnan(read)
         values = _nullable(read, missing) if part in CODED else read
     if missing.any() and not choices.impute:
@@ -273,6 +317,7 @@ def _encoding(
     choices: Choices, target: NumberSurvey, surveys: dict[tuple[str, str], Any]
 ) -> Encoding:
     outcome = target.encoded(choices.target, "numeric", impute=False)
+    _refuse_constant(choices.target, target.moments)
     columns = [
         survey.encoded(name, part, choices.impute)
         for (name, part), survey in surveys.items()

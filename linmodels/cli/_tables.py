@@ -19,7 +19,7 @@ class Table(abc.ABC):
 
     Attributes:
         path: where it is.
-        types: the Arrow type of each column, by name, in the table's order.
+        types: the Arrow type of what each column holds, by name, in the table's order.
         num_rows: how many rows it has.
     """
 

@@ -11,7 +11,11 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 CALENDAR = ("hour", "weekday", "month", "time")
 """What of a timestamp becomes columns; `time`, in days since 1970, is a number, not a label."""
 
+OFFSETS = "offsets"
+"""The zone of timestamps that are text, each with an offset of its own."""
+
 _MICROSECONDS_A_DAY = 86_400e6
+_OFFSET = r"(Z|[+-]\d\d(:?\d\d)?)$"
 
 
 def kind_of(name: str, arrow_type: Any) -> str:
@@ -53,7 +57,8 @@ def numbers(column: Any, name: str, row: int) -> np.ndarray:
     import pyarrow as pa
 
     if _is_text(column.type):
-        raise InputError(_not_a(column, name, row, "number", pa.float64()))
+        found = _not_a(column, name, row, "number", pa.float64())
+        raise InputError(found or f"Column {name!r} holds text, not numbers.")
     if not _is_number(column.type):
         raise InputError(f"Column {name!r} holds {column.type}, not numbers.")
     values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
@@ -64,6 +69,20 @@ def numbers(column: Any, name: str, row: int) -> np.ndarray:
             f"Column {name!r} is {values[where]} in row {row + where + 1}; numbers must be finite."
         )
     return values
+
+
+def rounding(column: Any, values: np.ndarray) -> float:
+    """By how much float64 may have rounded a column of exact numbers, at most; else 0.
+
+    Args:
+        column: an Arrow array.
+        values: the same as `numbers` gives them.
+    """
+    from pyarrow import types
+
+    exact = types.is_integer(column.type) or types.is_decimal(column.type)
+    largest = float(np.nanmax(np.abs(values), initial=0.0))
+    return float(np.spacing(largest)) / 2 if exact and largest > 2**53 else 0.0
 
 
 def labels(column: Any, name: str) -> Any:
@@ -85,19 +104,21 @@ def labels(column: Any, name: str) -> Any:
 def calendar_numbers(column: Any, part: str, name: str, row: int) -> np.ndarray:
     """One `CALENDAR` part of a column of timestamps as float64, NaN where missing.
 
-    Hours 0–23 of the timestamp's own zone, weekdays 0 (Monday) – 6, months 0–11, days since 1970.
+    Hours 0–23 of the timestamp's own zone (or offset, where it is text with one), weekdays
+    0 (Monday) – 6, months 0–11, days since 1970.
 
     Raises:
         InputError: the column does not hold timestamps.
     """
     from pyarrow import compute
 
-    moments = _timestamps(column, name, row)
     if part == "time":
+        moments = _timestamps(column, name, row)
         days = moments.cast("int64").cast("float64", safe=False).to_numpy(zero_copy_only=False)
         return days / _MICROSECONDS_A_DAY
     function = "day_of_week" if part == "weekday" else part
-    values = compute.call_function(function, [moments]).cast("float64")
+    clock = _wall_clock(column, name, row)
+    values = compute.call_function(function, [clock]).cast("float64")
     values = values.to_numpy(zero_copy_only=False)
     return values - 1 if part == "month" else values
 
@@ -109,6 +130,37 @@ def calendar_level(part: str, number: int) -> str:
     return (WEEKDAYS if part == "weekday" else MONTHS)[number]
 
 
+def zone_of(column: Any) -> str:
+    """The zone of a column of timestamps: its name, `OFFSETS`, or '' where there is none."""
+    if _is_text(column.type):
+        return OFFSETS
+    return getattr(column.type, "tz", None) or ""
+
+
+def zone_words(zone: str) -> str:
+    """How messages speak of a zone."""
+    return {"": "without a zone", OFFSETS: "with offsets of their own"}.get(zone, f"in {zone}")
+
+
+def _wall_clock(column: Any, name: str, row: int) -> Any:
+    """Timestamps whose parts are those that a clock showed where each was taken."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    moments = _timestamps(column, name, row)
+    if not _is_text(column.type):
+        return moments
+    options = compute.ReplaceSubstringOptions(_OFFSET, "")
+    bare = compute.call_function("replace_substring_regex", [_trimmed(column)], options)
+    return bare.cast(pa.timestamp("us"))
+
+
+def _trimmed(column: Any) -> Any:
+    from pyarrow import compute
+
+    return compute.call_function("utf8_trim_whitespace", [column])
+
+
 def _timestamps(column: Any, name: str, row: int) -> Any:
     import pyarrow as pa
     from pyarrow import types
@@ -117,21 +169,35 @@ def _timestamps(column: Any, name: str, row: int) -> Any:
         return column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
     if types.is_date(column.type):
         return column.cast(pa.timestamp("us"), safe=False)
-    if _is_text(column.type):
-        raise InputError(_not_a(column, name, row, "timestamp", pa.timestamp("us")))
-    raise InputError(f"Column {name!r} holds {column.type}, not timestamps.")
+    if not _is_text(column.type):
+        raise InputError(f"Column {name!r} holds {column.type}, not timestamps.")
+    zoned = pa.timestamp("us", tz="UTC")
+    try:
+        return _trimmed(column).cast(zoned)
+    except pa.ArrowInvalid as error:
+        mixed = (
+            f"Column {name!r} mixes timestamps with an offset and without: give each one, or none."
+        )
+        found = _not_a(column, name, row, "timestamp", pa.timestamp("us"), zoned)
+        raise InputError(found or mixed) from error
 
 
-def _not_a(column: Any, name: str, row: int, what: str, arrow_type: Any) -> str:
-    """Says which value of a column of text is the first that is not a number or a timestamp."""
+def _not_a(column: Any, name: str, row: int, what: str, *arrow_types: Any) -> str | None:
+    """Says which value of a column of text is the first that has none of the types, if one is."""
+    for number, value in enumerate(column.to_pylist()):
+        if not any(_reads_as(value, arrow_type) for arrow_type in arrow_types):
+            return f"Column {name!r} is {value!r} in row {row + number + 1}, which is not a {what}."
+    return None
+
+
+def _reads_as(value: str | None, arrow_type: Any) -> bool:
     import pyarrow as pa
 
-    for number, value in enumerate(column.to_pylist()):
-        try:
-            pa.scalar(value, column.type).cast(arrow_type)
-        except pa.ArrowInvalid:
-            return f"Column {name!r} is {value!r} in row {row + number + 1}, which is not a {what}."
-    return f"Column {name!r} holds text, not a {what}."
+    try:
+        pa.scalar(value and value.strip(), pa.string()).cast(arrow_type)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _is_text(arrow_type: Any) -> bool:

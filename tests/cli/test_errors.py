@@ -41,6 +41,7 @@ CHANGES = {
     "only target": (lambda f: f[["price"]], "no column is left"),
     "no rows": (lambda f: f[:0], "has no rows"),
     "one row": (lambda f: f[:1], "at least two"),
+    "constant": (lambda f: f.assign(price=-3.5), "--target price: it is -3.5 in every training"),
     "no values": (lambda f: f.assign(size=np.nan), "'size'.*row 1:"),
 }
 
@@ -84,6 +85,27 @@ def test_too_many_categories_are_refused(frame, write, capsys, monkeypatch):
     assert "when.hour (24)" in said
 
 
+@pytest.mark.parametrize("unit", [1e300, 1e-300])
+@pytest.mark.parametrize("column", ["price", "size"])
+def test_units_that_cannot_be_computed_with_are_named(frame, write, capsys, column, unit):
+    table = write(frame.assign(**{column: frame[column] * unit}), "t.parquet")
+    said = refused(capsys, "fit", table, "--target", "price")
+    assert f"Column '{column}' has a standard deviation of " in said
+    assert "rescale it" in said
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npz"])
+@pytest.mark.parametrize("column", ["price", "size"])
+@pytest.mark.parametrize("base", [10**18, -(10**18), 2**63 + 10**18])
+def test_integers_that_rounding_makes_one_are_named(frame, write, capsys, column, kind, base):
+    numbers = np.arange(len(frame), dtype="u8" if base > 2**63 else "i8") + base
+    table = write(frame.assign(**{column: numbers}), f"t.{kind}")
+    said = refused(capsys, "fit", table, "--target", "price", "--drop", "when")
+    assert f"Column '{column}' holds numbers of size" in said
+    assert "beyond 2**53" in said
+    assert "Subtract a base" in said
+
+
 def test_an_empty_holdout_is_refused(frame, write, capsys):
     table = write(frame[:5], "t.csv")
     said = refused(capsys, "fit", table, "--target", "price", "--holdout", "0.0001")
@@ -101,6 +123,7 @@ def test_an_empty_holdout_is_refused(frame, write, capsys):
         ("t.csv", b"a,b\n1,2\n3\n", "Expected 2 columns"),
         ("t.csv", b"a,a\n1,2\n3,4\n", "two columns are called 'a'"),
         ("t.csv", b"a,price\n\xff,2\n3,4\n", "UTF8"),
+        ("t.csv", b"gr\xf6\xdfe,price\n1,2\n3,4\n", "the header is not in UTF-8"),
     ],
 )
 def test_broken_files_are_named(tmp_path, capsys, name, content, message):
@@ -153,6 +176,43 @@ def test_new_tables_that_do_not_fit_are_refused(frame, write, fitted, tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["n.csv"]
 
 
+def _in(zone):
+    return lambda f: f.assign(when=f.when.dt.tz_localize(zone))
+
+
+def _offsets(frame):
+    return frame.assign(when=frame.when.dt.strftime("%Y-%m-%dT%H:%M:%S") + "+01:00")
+
+
+def _mixed(frame):
+    return frame.assign(when=[str(frame.when[0]), *_offsets(frame).when[1:]])
+
+
+ZONES = {
+    "none, then offsets": (None, "csv", _offsets, "'when'.*offsets of their own, .*without a zone"),
+    "none, then UTC": (None, "parquet", _in("UTC"), "'when'.*in UTC, .*without a zone"),
+    "UTC, then none": (_in("UTC"), "parquet", None, "'when'.*without a zone, .*in UTC"),
+    "offsets, then none": (_offsets, "csv", None, "'when'.*without a zone, .*offsets of their"),
+    "other zone": (_in("UTC"), "parquet", _in("Asia/Tokyo"), "'when'.*in Asia/Tokyo, .*in UTC"),
+    "mixed": (_offsets, "csv", _mixed, "'when' mixes timestamps with an offset and without"),
+    "no time": (_offsets, "csv", lambda f: f.assign(when=["soon", *_offsets(f).when[1:]]),
+                "'when' is 'soon' in row 1, which is not a timestamp"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ZONES)
+def test_times_of_another_zone_are_refused(frame, write, tmp_path, capsys, case):
+    before, kind, after, message = ZONES[case]
+    same = lambda f: f
+    table = write((before or same)(frame), f"t.{kind}")
+    fit = ["fit", str(table), "--target", "price", "--out", str(tmp_path / "m")]
+    assert main([*fit, "--calendar", "hour"]) == 0
+    capsys.readouterr()
+    new = write((after or same)(frame), f"n.{kind}")
+    said = refused(capsys, "predict", tmp_path / "m", new, "--out", tmp_path / "o.csv")
+    assert pd.Series([said]).str.contains(message, regex=True).all(), said
+
+
 def _truncate(model):
     path = model / "posterior.linmodels"
     path.write_bytes(path.read_bytes()[:-9])
@@ -195,7 +255,14 @@ def test_output_that_cannot_be_written_is_refused(fitted, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["fit"], ["fit", "t.csv", "--target", "y", "--holdout", "1"]]
+    "arguments",
+    [
+        [],
+        ["fit"],
+        ["fit", "t.csv", "--target", "y", "--holdout", "1"],
+        ["fit", "t.csv", "--target", "y", "--seed", "4294967296"],
+        ["demo", "--seed", "18446744073709551616"],
+    ],
 )
 def test_wrong_arguments_exit_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as exit_:

@@ -119,6 +119,27 @@ def test_units_of_the_target_change_no_prediction(frame, write, tmp_path):
     np.testing.assert_allclose(*predictions, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("size", "price"), [(1e100, 1e-100), (1e-100, 1e100), (1.0, 1e140)])
+def test_units_beyond_single_precision_change_only_the_figures(frame, write, capsys, size, price):
+    lines = []
+    for number, units in enumerate([(1.0, 1.0), (size, price)]):
+        scaled = frame.assign(size=frame["size"] * units[0], price=frame.price * units[1])
+        table = write(scaled, f"u{number}.parquet")
+        assert main(["fit", str(table), "--target", "price", "--holdout", "0.2"]) == 0
+        output = capsys.readouterr().out
+        error = float(value(output, "held-out error (rms)").split()[0]) / units[1]
+        effect = np.array(value(output, "size").split(), float) * units[0] / units[1]
+        lines.append([error, *effect])
+    np.testing.assert_allclose(*lines, rtol=2e-3)
+
+
+def test_large_integers_that_differ_by_much_are_numbers(frame, write, capsys):
+    """Nanoseconds since 1970, an hour apart and more: rounding to 256 of them is nothing."""
+    table = write(frame.assign(size=frame.when.astype("M8[ns]").astype("i8")), "t.csv")
+    assert main(["fit", str(table), "--target", "price", "--drop", "when"]) == 0
+    assert "size, city (3), open (2)" in capsys.readouterr().out
+
+
 def test_imputation_is_learned_from_training_rows_and_stored(frame, write, tmp_path, capsys):
     holes = frame.copy()
     holes.loc[[3, 4], "size"] = np.nan
@@ -144,6 +165,41 @@ def test_numbers_can_be_categories_and_dates_numbers(frame, write, capsys):
     output = capsys.readouterr().out
     assert "size, day.time, open (2), zone (3), day.month (3)" in output
     assert "zone=07" in output
+
+
+@pytest.fixture
+def shifted(frame):
+    """The frame's timestamps as clocks at +06:00 and +05:00 showed them, spelt so."""
+    offset = np.where(np.arange(len(frame)) % 2, "+06:00", "+05:00")
+    return frame.assign(when=frame.when.dt.strftime("%Y-%m-%dT%H:%M:%S") + offset)
+
+
+def test_hours_are_those_that_were_written(frame, shifted, write, tmp_path, capsys):
+    """With an offset, and with another one in every row: as without; the column stays as it was."""
+    outputs, predicted = [], []
+    for name, table in (("plain", frame), ("shifted", shifted)):
+        path, model = write(table, f"{name}.csv"), tmp_path / name
+        assert main(["fit", str(path), "--target", "price", "--out", str(model)]) == 0
+        outputs.append(capsys.readouterr().out.replace(name, ""))
+        out = tmp_path / f"{name}-out.csv"
+        assert main(["predict", str(model), str(path), "--out", str(out)]) == 0
+        capsys.readouterr()
+        predicted.append(pd.read_csv(out))
+    assert outputs[0] == outputs[1]
+    np.testing.assert_array_equal(predicted[0].price_mean, predicted[1].price_mean)
+    assert (predicted[1].when == shifted.when).all()
+
+
+def test_days_since_1970_are_moments(frame, shifted, write, tmp_path):
+    moments = frame.assign(when=pd.to_datetime(shifted.when, utc=True))
+    tables = [write(shifted, "t.csv"), write(moments, "t.parquet")]
+    centres = []
+    for number, path in enumerate(tables):
+        model, rest = tmp_path / f"m{number}", ["--calendar", "time", "--out"]
+        assert main(["fit", str(path), "--target", "price", *rest, str(model)]) == 0
+        columns = {column.label: column for column in load_model(model)[1].columns}
+        centres.append(columns["when.time"].centre)
+    assert centres[0] == centres[1]
 
 
 def test_arrays_of_an_npz_are_columns(tmp_path, capsys):

@@ -120,7 +120,7 @@ def test_summary_and_contrasts(problem):
     assert (abs(summary.std**2 - np.diag(truth.covariance)) <= entry_error).all()
     width = scipy.stats.norm.ppf((1 + LEVEL) / 2)
     check_interval(summary.lower, summary.upper, summary.mean, width * summary.std)
-    lower, upper = contrast.interval(LEVEL, noise=False)
+    lower, upper = contrast.interval(LEVEL)
     check_interval(lower, upper, contrast.mean, width * contrast.std())
 
 
@@ -180,3 +180,52 @@ def test_joint_density_keeps_a_noise_small_beside_the_spread():
     condition = np.linalg.norm(root)
     relative = working_epsilon() * condition + EPSILON64 * condition**2
     assert abs(float(got) - expected) <= 8 * 3 * relative * 7
+
+
+KINDS = {
+    "per output": (lm.Gaussian(jnp.array([1.0, 4.0])), np.ones((4, 2))),
+    "per observation": (lm.Gaussian(jnp.array([[1.0], [2.0], [3.0], [4.0]])), np.ones((4, 2))),
+    "counts": (lm.Poisson(), np.ones((4, 2))),
+    "classes": (lm.Categorical(), np.array([0, 1, 1, 0])),
+}
+
+
+def posterior_of(kind):
+    likelihood, targets = KINDS[kind]
+    design = lm.operators.multi_output(lx.MatrixLinearOperator(jnp.eye(4, 3)), 2)
+    data = lm.Observations(design, jnp.asarray(targets), likelihood)
+    arguments = {"num_samples": 8, "key": jax.random.key(0)}
+    return lm.infer(data, lm.GaussianPrior(1.0), **arguments).posterior
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_contrasts_have_no_noise(kind):
+    """Whatever the likelihood: everything that would add it is of the combinations alone."""
+    posterior = posterior_of(kind)
+    contrast = posterior.contrast(np.eye(6)[:2])
+    std = contrast.std()
+    np.testing.assert_array_equal(contrast.std(noise=True), std)
+    lower, upper = contrast.interval(LEVEL)
+    width = scipy.stats.norm.ppf((1 + LEVEL) / 2) * std
+    check_interval(lower, upper, contrast.mean, width)
+    summary = jax.tree.map(lambda leaf: jnp.ravel(leaf)[:2], posterior.summary(LEVEL))
+    np.testing.assert_allclose(lower, summary.lower, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(contrast.covariance(noise=True), contrast.covariance())
+    np.testing.assert_array_equal(contrast.samples(noise=True), contrast.samples())
+
+
+def test_densities_of_contrasts():
+    """Of the combinations themselves, where the targets are classes."""
+    posterior = posterior_of("classes")
+    contrast, residual = posterior.contrast(np.eye(6)[:2]), np.array([0.5, -0.1])
+    values = contrast.mean + jnp.asarray(residual)
+    marginal = scipy.stats.norm.logpdf(residual, scale=contrast.std())
+    np.testing.assert_allclose(contrast.log_prob(values), marginal, rtol=1e-5)
+    joint = dense.log_normal(residual, np.float64(contrast.covariance()))
+    np.testing.assert_allclose(contrast.joint_log_prob(values), joint, rtol=1e-4)
+    with pytest.raises(ValueError, match=r"targets has shape \[\(3,\)\]"):
+        contrast.log_prob(jnp.zeros(3))
+    with pytest.raises(ValueError, match="targets, not for parameters"):
+        contrast.probabilities()
+    with pytest.raises(ValueError, match=r"7 combinations of parameters .* 6 directions"):
+        posterior.contrast(np.ones((7, 6))).joint_log_prob(np.ones(7))

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 import linmodels as lm
 from linmodels._batches import batches
 from linmodels._products import factor_of, normal, unit_design
-from linmodels_nn import Linearised, linearise
+from linmodels_nn import Linearised, laplace, linearise
 from nn.networks import CASES, N, made, mlp, trained_convolutional
 from nn.networks import normal as drawn
 
@@ -115,6 +115,57 @@ def test_the_parts_of_a_batch_become_the_input():
     assert eqx.tree_equal(data, seen)
     with pytest.raises(ValueError, match=r"A batch has 3 arrays, .* those at \[0\]\. Say where"):
         linearised.observe()(inputs["token"], inputs["numbers"], targets)
+
+
+WRONG_INPUTS = {
+    "features": (False, drawn(5, 4), r"inputs of shapes \(5, 4\), taken one example at a time: "),
+    "no axis of examples": (False, drawn(3), r"inputs of shapes \(3,\), taken one example"),
+    "parts": (False, (drawn(5, 3), drawn(5, 2)), r"inputs of shapes \(\(5, 3\), \(5, 2\)\), taken"),
+    "together": (True, drawn(5, 4), r"inputs of shapes \(5, 4\), taken all together: "),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_INPUTS)
+def test_inputs_that_the_network_does_not_take(case):
+    batched, wrong, message = WRONG_INPUTS[case]
+    linearised = linearise(lambda w, x: x @ w, jnp.ones((3, 2)), batched=batched)
+    prior = lm.Posterior(jnp.zeros((3, 2)), jnp.zeros((1, 3, 2)), None, lm.Gaussian(1.0))
+    calls = (
+        lambda: linearised.predict(prior, wrong),
+        lambda: linearised.outputs(wrong),
+        lambda: linearised.observations(wrong, drawn(5, 2)),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=f"^The network fails on {message}") as caught:
+            call()
+        assert caught.value.__cause__ is not None
+
+
+def test_errors_of_every_library_of_networks_are_caught():
+    """Flax's, for one, derive from Exception alone."""
+
+    class ShapeError(Exception):
+        pass
+
+    def fails(w, x):
+        raise ShapeError("no such shape\nmore")
+
+    with pytest.raises(ValueError, match=r"taken one example at a time: no such shape$"):
+        linearise(fails, jnp.ones(3)).outputs(drawn(5, 3))
+
+
+def test_a_tuple_of_two_batches_is_no_pair():
+    pair = (drawn(5, 3), drawn(5, 2))
+    for data in ((pair, pair), (list(pair), list(pair))):
+        with pytest.raises(ValueError, match=r"Give batches as a list: \[\(inputs, targets\), "):
+            laplace(mlp(), data, key=KEY)
+
+
+def test_parts_of_inputs_and_of_targets_are_a_pair():
+    linearised = linearise(lambda w, x: (x[0] @ w, x[1] @ w), jnp.ones(3))
+    arguments = {"method": lm.Exact(), "num_samples": 1, "key": KEY}
+    inputs, targets = (drawn(5, 3), drawn(5, 3)), (drawn(5), drawn(5))
+    assert laplace(linearised, (inputs, targets), **arguments).fit.num_observations == 5
 
 
 def constants(data):

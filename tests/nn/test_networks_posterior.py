@@ -9,7 +9,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import linmodels as lm
-from linmodels_nn import linearise
+from linmodels_nn import laplace, linearise
 from nn.networks import CASES, made, mlp, normal
 
 KEY = jax.random.key(2)
@@ -111,6 +111,26 @@ def test_joint_samples_of_one_parameter(method):
     fit = lm.infer(data, lm.GaussianPrior(1.0), method=method, num_samples=16, key=KEY)
     first, second = np.asarray(linearised.predict(fit.posterior, x).samples()).T
     assert np.corrcoef(first, second)[0, 1] < -1 + 1e-5
+
+
+@pytest.mark.parametrize("side", ["primal", "dual"])
+def test_a_parameter_that_is_one_number(side):
+    """θ with a leaf of shape (): what a leaf of shape (1,) gives, bit by bit."""
+    x = np.random.default_rng(4).standard_normal((5, 3)).astype("f")
+    weights, y = jnp.array([0.3, -0.2, 0.5]), np.sin(x[:, 0])
+    scaled = lambda p, x: jnp.sum(p["s"]) * jnp.tanh(x @ p["w"])
+    found = []
+    for scale in (jnp.array(1.0), jnp.array([1.0])):
+        linearised = linearise(scaled, {"s": scale, "w": weights})
+        data, method = linearised.observations(x, y, lm.Gaussian(4.0)), lm.Exact(side)
+        fitted = laplace(linearised, (x, y), method=method, num_samples=3, key=KEY)
+        fit = lm.infer(data, lm.GaussianPrior(2.0), method=method, num_samples=3, key=KEY)
+        evidence = lm.log_evidence(data, lm.GaussianPrior(2.0), method=method)
+        assert fit.posterior.mean["s"].shape == scale.shape
+        assert fit.posterior.deviations["s"].shape == (3, *scale.shape)
+        assert fit.posterior.summary().std["s"].shape == scale.shape
+        found.append([fitted.sample(x), *map(flat, (fit.posterior, evidence))])
+    jax.tree.map(np.testing.assert_array_equal, *found)
 
 
 def largest_value(jaxpr):
