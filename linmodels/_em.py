@@ -23,6 +23,9 @@ from linmodels.likelihoods import AbstractLikelihood
 from linmodels.m_steps import Expectation, MStep, mackay
 from linmodels.methods import AbstractMethod, AbstractSystem, Hyperparameters, Scales
 
+NATS, ERRORS = 1.0, 3.0
+"""By which the evidence elsewhere must be larger to be looked at: so many nats and of its errors."""
+
 
 class EvidenceState(eqx.Module):
     """Where learning stands; save it, and pass it as `state=` to go on bit for bit.
@@ -81,7 +84,8 @@ def maximise_evidence(
     """The posterior at the α (and noise precision, where unknown) that maximise the evidence.
 
     Updates by the M-step, from starts on the data's own scale: results do not depend on units, nor
-    on the M-step. Where the evidence has no maximum, hyperparameters are capped and the fit is
+    on the M-step. Of one α and one Gaussian noise precision the largest of several maxima is taken,
+    by `Exact` and `BlockCG`. Where there is none, hyperparameters are capped and the fit is
     flagged; so are groups of parameters that explain the same, of which one is left. With other
     likelihoods than `Gaussian` the evidence is Laplace's, and every update goes to the mode first;
     the updates take its curvature as given.
@@ -125,10 +129,11 @@ def maximise_evidence(
     state = _start(scales, prior, likelihood, state)
     update = partial(_step, system, scales, likelihood.learn, m_step)
     _require_own(state, update, tolerance, max_steps)
-    while not state.settled(tolerance) and state.step < max_steps:
-        state = _advanced(update, state)
-        if callback is not None:
-            callback(state)
+    search = partial(_searched, update, tolerance, max_steps, callback)
+    state = search(state)
+    elsewhere = _elsewhere(system, scales, likelihood.learn, state)
+    if elsewhere is not None:
+        state = _better(state, search(elsewhere))
     learned = scales, likelihood.learn
     return _finish(data, (method, made), system, *learned, state, tolerance, throw)
 
@@ -185,6 +190,50 @@ def _require_own(
                 f"state has settled, but these data would still change it by a factor of "
                 f"{np.exp(following.change):.3g}: it is of another fit. Start without it."
             )
+
+
+def _searched(
+    update: Callable[[EvidenceState], EvidenceState],
+    tolerance: float,
+    max_steps: int,
+    callback: Callable[[EvidenceState], None] | None,
+    state: EvidenceState,
+) -> EvidenceState:
+    while not state.settled(tolerance) and state.step < max_steps:
+        state = _advanced(update, state)
+        if callback is not None:
+            callback(state)
+    return state
+
+
+def _elsewhere(
+    system: AbstractSystem, scales: Scales, learn_noise: bool, state: EvidenceState
+) -> EvidenceState | None:
+    """Where the evidence is larger, by more than its error, than at the maximum that was found.
+
+    Of one α there may be several, where columns that matter have different units.
+    """
+    path, count = system.scan, len(state.alpha)
+    if path is None or state.runaway[count:].any():
+        return None
+    ratio = np.array([path.strongest_signal(None if learn_noise else 1.0)])
+    beta = path.best_noise(ratio) if learn_noise else np.ones(1)
+    beta = np.minimum(beta, scales.max_noise_precision) if learn_noise else beta
+    if not beta[0] > 0:  # no more observations than flat parameters
+        return None
+    there, here = path.at(beta / ratio, beta), path.at(state.alpha, state.noise_precision)
+    gain = there.log_evidence[0] - here.log_evidence[0]
+    if not gain > max(NATS, ERRORS * there.log_evidence_error[0]):
+        return None
+    nowhere = np.zeros_like(state.runaway)
+    start = replace(state, alpha=beta / ratio, noise_precision=beta, change=np.inf)
+    return replace(start, runaway=nowhere, start=None, trail=())
+
+
+def _better(one: EvidenceState, other: EvidenceState) -> EvidenceState:
+    """Of two maxima, with all the steps that they took."""
+    better = other if other.log_evidence > one.log_evidence else one
+    return replace(better, step=other.step)
 
 
 def _advanced(

@@ -197,6 +197,12 @@ class DualSystem(AbstractSystem):
         right[:, count:] = -(regression + update @ right[:, :count].T.astype(np.float64)).T
         right[flat, count:] = root.T
 
+    @property
+    def scan(self) -> EvidencePath | None:
+        """The path, where there is one."""
+        one_each = self.parameters.num_groups == len(self.rows.rank) == 1
+        return self.path if one_each else None
+
     @cached_property
     def path(self) -> EvidencePath:
         """The evidence at every α and noise precision; see `AbstractSystem.path`."""

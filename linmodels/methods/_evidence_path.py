@@ -119,11 +119,13 @@ class EvidencePath(eqx.Module):
         smallest = self.eigenvalues[self.eigenvalues > 1e-9 * largest].min()
         decades = np.log10(1e4 * largest / smallest)
         ratios = np.geomspace(1e-4 / largest, 1 / smallest, int(GRID * decades))
-        left = 1 / (1 + ratios[:, None] * self.eigenvalues) @ self.squares + self.remainder
-        count = self.rank - self.num_flat
-        beta = count / np.maximum(left, np.finfo(float).tiny)
-        beta = beta if noise_precision is None else np.full(len(ratios), noise_precision)
+        beta = self.best_noise(ratios) if noise_precision is None else noise_precision
         return float(ratios[np.argmax(self.at(beta / ratios, beta).log_evidence)])
+
+    def best_noise(self, ratios: Float[np.ndarray, " g"]) -> Float[np.ndarray, " g"]:
+        """The noise precision β of the largest evidence at every ρ = β/α."""
+        left = 1 / (1 + ratios[:, None] * self.eigenvalues) @ self.squares + self.remainder
+        return (self.rank - self.num_flat) / np.maximum(left, np.finfo(float).tiny)
 
     def _sum(self, values: Float[np.ndarray, "g s"]) -> tuple[np.ndarray, np.ndarray]:
         """Σ over eigenvalues with their multiplicities, and its standard error."""

@@ -187,6 +187,11 @@ class AbstractSystem(eqx.Module):
         """What preconditions problems of a curvature like this one, if that is affordable."""
         return None
 
+    @property
+    def scan(self) -> EvidencePath | None:
+        """The evidence at all strengths where there is a path that costs little, to start from."""
+        return None
+
     def carrying(self, carried: Carried | None) -> "AbstractSystem":
         """The same, with what an `Evaluation` of a curvature like this one has carried."""
         return self

@@ -189,6 +189,12 @@ class PrimalSystem(AbstractSystem):
     def _basis(self) -> Eigenbasis:
         return eigenbasis(self._reduced)
 
+    @property
+    def scan(self) -> EvidencePath | None:
+        """The path, where there is one."""
+        one_each = self.parameters.num_groups == len(self.moments.rank) == 1
+        return self.path if one_each else None
+
     @cached_property
     def path(self) -> EvidencePath:
         """The evidence at every α and noise precision; see `AbstractSystem.path`."""

@@ -123,6 +123,11 @@ class BlockSystem(AbstractSystem):
         """The evidence at every α and noise precision, from one block Krylov space."""
         return self._explored.path
 
+    @property
+    def scan(self) -> EvidencePath | None:
+        """The path that evaluations come from."""
+        return self.path if self.solver.krylov and self.has_path else None
+
     @cached_property
     def _explored(self) -> Explored:
         """By as many probes as γ needs."""

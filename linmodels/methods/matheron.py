@@ -141,6 +141,11 @@ class MatheronSystem(AbstractSystem):
         return evaluation_of(*about, self.dual.model.sums.rank)
 
     @property
+    def scan(self) -> EvidencePath | None:
+        """The path that evaluations come from."""
+        return self.dual.scan
+
+    @property
     def path(self) -> EvidencePath:
         """The evidence at every α and noise precision, from one block Krylov space."""
         return self.dual.path
