@@ -113,7 +113,8 @@ def solves(problem: lm.Observations, key: jax.Array) -> tuple[int, int]:
     behind = lm.maximise_evidence(problem, lm.GaussianPrior(), **about)
     known = lm.Observations(problem.design, problem.targets, behind.likelihood)
     alone = lm.infer(known, behind.prior, **about)
-    assert behind.solver is not None and alone.solver is not None
+    assert behind.solver is not None
+    assert alone.solver is not None
     return behind.solver.passes, alone.solver.passes
 
 

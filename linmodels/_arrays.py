@@ -142,6 +142,20 @@ def real_array(
     return jnp.asarray(array, dtype)
 
 
+def require_floats(structure: PyTree, name: str) -> None:
+    """Refuses what is not of float32 or float64.
+
+    Raises:
+        ValueError: with the dtype.
+    """
+    for leaf in jax.tree.leaves(structure):
+        if leaf.dtype not in (np.float32, np.float64):
+            raise ValueError(
+                f"{name} must be of real floats, float32 or float64, got dtype {leaf.dtype}: cast "
+                "it; 16 bits hold neither sums over rows nor small variances."
+            )
+
+
 def require_integer(value: Any, name: str, minimum: int) -> None:
     """Refuses what is no integer of at least `minimum`; True and False are none.
 

@@ -24,7 +24,7 @@ from linmodels.m_steps import Expectation, MStep, mackay
 from linmodels.methods import AbstractMethod, AbstractSystem, Hyperparameters, Scales
 
 NATS, ERRORS = 1.0, 3.0
-"""By which the evidence elsewhere must be larger to be looked at: so many nats and of its errors."""
+"""By how much the evidence must be larger elsewhere: nats, and standard errors."""
 
 
 class EvidenceState(eqx.Module):

@@ -4,15 +4,14 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import lineax as lx
-import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from linmodels._arrays import (
     describe,
     real_array,
     require_finite,
+    require_floats,
     shaped_like,
 )
 from linmodels.likelihoods import AbstractLikelihood, Gaussian
@@ -56,7 +55,7 @@ class Observations(eqx.Module):
                 "lineax.MatrixLinearOperator(jnp.asarray(x))."
             )
         self.design = design
-        _require_real(design)
+        require_floats((design.in_structure(), design.out_structure()), "The design")
         self.likelihood = Gaussian() if likelihood is None else likelihood
         if not isinstance(self.likelihood, AbstractLikelihood):
             raise ValueError(f"likelihood must be one such as Gaussian(), got {likelihood!r}.")
@@ -113,9 +112,3 @@ class Observations(eqx.Module):
         """These observations with their weights multiplied by `weights`, shape (n,)."""
         old = 1.0 if self.weights is None else self.weights
         return Observations(self.design, self.targets, self.likelihood, self.offset, old * weights)
-
-
-def _require_real(design: lx.AbstractLinearOperator) -> None:
-    for leaf in jax.tree.leaves((design.in_structure(), design.out_structure())):
-        if not jnp.issubdtype(leaf.dtype, np.floating):
-            raise ValueError(f"The design must be of real floats, got dtype {leaf.dtype}.")

@@ -16,6 +16,7 @@ from linmodels._arrays import (
     ravel,
     real_array,
     require_finite,
+    require_floats,
     shaped_like,
     size_of,
     unravel,
@@ -196,9 +197,7 @@ class Posterior(eqx.Module):
                 f"design must be a lineax operator, got {type(design).__name__}: wrap an array as "
                 "lineax.MatrixLinearOperator(jnp.asarray(x))."
             )
-        for leaf in jax.tree.leaves((design.in_structure(), design.out_structure())):
-            if not jnp.issubdtype(leaf.dtype, np.floating):
-                raise ValueError(f"The design must be of real floats, got dtype {leaf.dtype}.")
+        require_floats((design.in_structure(), design.out_structure()), "The design")
         shapes = lambda tree: jax.tree.map(lambda leaf: tuple(leaf.shape), tree)
         if shapes(design.in_structure()) != shapes(self.mean):
             raise ValueError(
