@@ -39,10 +39,11 @@ class Plan(NamedTuple):
         memory: expected peak of arrays beside the data and what its own products need, in bytes.
             Compiled programs take some 200 MB more; so does, for arrays below 32 MB each, what
             the C library keeps of freed ones. What block-CG sketches for a search of many solves
-            has up to 256 MiB in float32, and a few times that for a moment.
+            has up to 256 MiB in float32, and a few times that for a moment; the basis of an
+            evidence path has 17 vectors of the shorter side a pass, and is kept for the solve.
         passes: products with the data, each with all samples, that a solve (or, to the mode of
-            other likelihoods than `Gaussian`, a Newton step) is expected to take;
-            None where only a probe could tell.
+            other likelihoods than `Gaussian`, a Newton step) is expected to take, alone: behind
+            an evidence path fewer; None where only a probe could tell.
         seconds: that a solve is expected to take, without compilation; None as `passes`. Learning
             several strengths takes a solve a step.
     """
