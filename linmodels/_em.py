@@ -130,11 +130,8 @@ def maximise_evidence(
     update = partial(_step, system, scales, likelihood.learn, m_step)
     _require_own(state, update, tolerance, max_steps)
     search = partial(_searched, update, tolerance, max_steps, callback)
-    state = search(state)
-    elsewhere = _elsewhere(system, scales, likelihood.learn, state)
-    if elsewhere is not None:
-        state = _better(state, search(elsewhere))
     learned = scales, likelihood.learn
+    state = _largest(search, partial(_elsewhere, system, *learned), state)
     return _finish(data, (method, made), system, *learned, state, tolerance, throw)
 
 
@@ -206,6 +203,20 @@ def _searched(
     return state
 
 
+def _largest(
+    search: Callable[[EvidenceState], EvidenceState],
+    elsewhere: Callable[[EvidenceState], EvidenceState | None],
+    state: EvidenceState,
+) -> EvidenceState:
+    """The maximum that a search ends at, or another one that is larger."""
+    one = search(state)
+    start = elsewhere(one)
+    if start is None:
+        return one
+    other = search(start)
+    return replace(other if other.log_evidence > one.log_evidence else one, step=other.step)
+
+
 def _elsewhere(
     system: AbstractSystem, scales: Scales, learn_noise: bool, state: EvidenceState
 ) -> EvidenceState | None:
@@ -228,12 +239,6 @@ def _elsewhere(
     nowhere = np.zeros_like(state.runaway)
     start = replace(state, alpha=beta / ratio, noise_precision=beta, change=np.inf)
     return replace(start, runaway=nowhere, start=None, trail=())
-
-
-def _better(one: EvidenceState, other: EvidenceState) -> EvidenceState:
-    """Of two maxima, with all the steps that they took."""
-    better = other if other.log_evidence > one.log_evidence else one
-    return replace(better, step=other.step)
 
 
 def _advanced(

@@ -125,7 +125,8 @@ class EvidencePath(eqx.Module):
     def best_noise(self, ratios: Float[np.ndarray, " g"]) -> Float[np.ndarray, " g"]:
         """The noise precision β of the largest evidence at every ρ = β/α."""
         left = 1 / (1 + ratios[:, None] * self.eigenvalues) @ self.squares + self.remainder
-        return (self.rank - self.num_flat) / np.maximum(left, np.finfo(float).tiny)
+        count = self.rank - self.num_flat
+        return count / np.maximum(left, max(count, 1.0) * np.finfo(float).tiny)
 
     def _sum(self, values: Float[np.ndarray, "g s"]) -> tuple[np.ndarray, np.ndarray]:
         """Σ over eigenvalues with their multiplicities, and its standard error."""
