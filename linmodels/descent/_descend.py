@@ -108,8 +108,10 @@ class _Course(NamedTuple):
         half, step = jnp.zeros_like(state.loss), 0
         for number in range(stretch.passes):
             for batch in shuffled_batches(self.data, self._order(stretch.first + number)):
-                half = state.loss if step == steps // 2 else half
+                before = state.loss
+                half = before if step == steps // 2 else half
                 state = self._step(state, batch, rate(step), place.steps + step)
+                jax.block_until_ready(before)  # or jax would read tens of batches ahead
                 step += 1
         before, after = np.asarray(half, np.float64), np.asarray(state.loss - half, np.float64)
         late = after / (steps - steps // 2)

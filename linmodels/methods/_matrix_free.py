@@ -140,8 +140,7 @@ class MatrixFree(eqx.Module):
 
     def forward(self, design: WhitenedDesign, x: Float[Array, "k r"]) -> Float[Array, "k N"]:
         """Wx in one pass."""
-        parts = [forward(batch, design, x) for batch in batches(self.data)]
-        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+        return _joined(forward(batch, design, x) for batch in batches(self.data))
 
     def backward(self, design: WhitenedDesign, rows: Float[Array, "k N"]) -> Float[Array, "k r"]:
         """Wᵀc in one pass."""
@@ -160,8 +159,7 @@ class MatrixFree(eqx.Module):
     ) -> Float[Array, "k1 N"]:
         """Noise u and, last, targets √β v of all rows; another u for another number than k."""
         rows_of = self.rows_by_batch(beta, num_samples)
-        parts = [rows_of(batch) for batch in batches(self.data)]
-        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+        return _joined(map(rows_of, batches(self.data)))
 
     def rows_by_batch(
         self, beta: Float[np.ndarray, " C"], num_samples: int | None = None
@@ -228,10 +226,24 @@ def spread(flats: Flats, size: int) -> Float[np.ndarray, " r"]:
     return result
 
 
+def _joined(parts: Iterable[Float[Array, "k n"]]) -> Float[Array, "k N"]:
+    """Rows of all batches, waiting as `sum_of` does."""
+    found: list[Array] = []
+    for part in parts:
+        jax.block_until_ready(found[-1:])
+        found.append(part)
+    return found[0] if len(found) == 1 else jnp.concatenate(found, axis=1)
+
+
 def sum_of(parts: Iterable[Any]) -> Any:
-    """The sum of arrays, or of trees of them, as they come."""
-    total = None
+    """The sum of arrays, or of trees of them, as they come.
+
+    Waits for each before the next but one is asked for: jax would read tens of batches ahead.
+    """
+    total, before = None, None
     for part in parts:
         total = part if total is None else jax.tree.map(operator.add, total, part)
+        jax.block_until_ready(before)
+        before = part
     assert total is not None
     return total
