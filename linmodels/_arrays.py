@@ -151,8 +151,8 @@ def require_floats(structure: PyTree, name: str) -> None:
     for leaf in jax.tree.leaves(structure):
         if leaf.dtype not in (np.float32, np.float64):
             raise ValueError(
-                f"{name} must be of real floats, float32 or float64, got dtype {leaf.dtype}: cast "
-                "it; 16 bits hold neither sums over rows nor small variances."
+                f"{name} must be of real floats, got dtype {leaf.dtype}: cast it to float32 or "
+                "float64; 16 bits hold neither sums over rows nor small variances."
             )
 
 

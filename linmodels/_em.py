@@ -224,12 +224,12 @@ def _elsewhere(
 
     Of one α there may be several, where columns that matter have different units.
     """
-    path, count = system.scan, len(state.alpha)
-    if path is None or state.runaway[count:].any():
+    if not system.has_path or state.runaway[len(state.alpha) :].any():
         return None
+    path, beta = system.path, np.ones(1)
     ratio = np.array([path.strongest_signal(None if learn_noise else 1.0)])
-    beta = path.best_noise(ratio) if learn_noise else np.ones(1)
-    beta = np.minimum(beta, scales.max_noise_precision) if learn_noise else beta
+    if learn_noise:
+        beta = np.minimum(path.best_noise(ratio), scales.max_noise_precision)
     if not beta[0] > 0:  # no more observations than flat parameters
         return None
     there, here = path.at(beta / ratio, beta), path.at(state.alpha, state.noise_precision)
@@ -237,8 +237,8 @@ def _elsewhere(
     if not gain > max(NATS, ERRORS * there.log_evidence_error[0]):
         return None
     nowhere = np.zeros_like(state.runaway)
-    start = replace(state, alpha=beta / ratio, noise_precision=beta, change=np.inf)
-    return replace(start, runaway=nowhere, start=None, trail=())
+    begin = {"alpha": beta / ratio, "noise_precision": beta, "start": None, "trail": ()}
+    return replace(state, **begin, change=np.inf, runaway=nowhere)
 
 
 def _advanced(

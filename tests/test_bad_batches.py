@@ -197,7 +197,7 @@ def _tree_design() -> lx.AbstractLinearOperator:
         (lambda p: p.predict(X), "design must be a lineax operator, got ndarray"),
         (lambda p: p.predict(matrix(np.ones((2, 4)))), r"takes float\d\d\[4\], θ is float32\[3\]"),
         (lambda p: p.predict(_tree_design()), "takes {'a': .*, θ is"),
-        (lambda p: p.predict(matrix(X * 1j)), "real floats.* got dtype complex64"),
+        (lambda p: p.predict(matrix(X * 1j)), "real floats, got dtype complex64"),
         (lambda p: p.predict(matrix(put(X, (2, 0), NAN))), r"the design, .*entry \(2,\) is nan"),
         (lambda p: p.predict(matrix(), Y[:5]), r"offset has shape \[\(5,\)\].*\[\(6,\)\]"),
         (lambda p: p.predict(matrix(), Y[:, None]), r"offset has shape \[\(6, 1\)\].*\[\(6,\)\]"),

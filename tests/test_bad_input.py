@@ -73,12 +73,12 @@ def table(*rows: tuple[str, Call]) -> pytest.MarkDecorator:
 @table(
     (r"design must be a lineax operator, got ndarray", lambda: lm.Observations(X, Y)),
     (r"design must be a lineax operator, got list", lambda: lm.Observations([[1.0]], Y)),
-    (r"real floats.* got dtype complex64", lambda: observe(design=matrix(X + 1j))),
+    (r"real floats, got dtype complex64", lambda: observe(design=matrix(X + 1j))),
+    (r"floats, got dtype float16: cast", lambda: observe(design=matrix(X.astype("f2")))),
     (
-        r"float64, got dtype float16: cast",
-        lambda: observe(design=matrix(X.astype("f2"))),
+        r"floats, got dtype bfloat16: cast",
+        lambda: observe(design=matrix(jnp.asarray(X, jnp.bfloat16))),
     ),
-    (r"got dtype bfloat16", lambda: observe(design=matrix(jnp.asarray(X, jnp.bfloat16)))),
     (r"Empty data: the design has 0 outputs", lambda: observe(Y[:0], design=matrix(X[:0]))),
     (r"and 0 parameters", lambda: observe(design=matrix(X[:, :0]))),
     (r"targets has shape \[\(5,\)\].*\[\(6,\)\]", lambda: observe(Y[:5])),

@@ -127,11 +127,9 @@ def bidiagonalise(
         blocks.below.append(np.asarray(below, np.float64))
         passes, exhausted = len(blocks.diagonal), not blocks.below[-1].any()
         if exhausted or passes >= min(next_look, max_passes):
-            radau = _quadrature(blocks, last=True)
-            gauss = radau if exhausted else _quadrature(blocks, last=False)
-            ritz = Ritz(*radau, passes, exhausted, gauss)
+            ritz, parts = _looked_at(blocks, exhausted=exhausted)
             if exhausted or settled(ritz) or passes >= max_passes:
-                return ritz._replace(pairs=_pairs(blocks, kept, of_start=keeps_u))
+                return ritz._replace(pairs=_pairs(blocks, parts, kept, of_start=keeps_u))
             next_look = int(np.ceil(LOOKS * passes))
         pulled = _less(backward(u), below, v)
 
@@ -180,14 +178,22 @@ def _plus(block: Array, coordinates: Array, basis: Array) -> Array:
     return block + times(coordinates, basis)
 
 
-def _pairs(blocks: _Blocks, kept: list[Array], *, of_start: bool) -> RitzPairs:
+def _looked_at(blocks: _Blocks, *, exhausted: bool) -> tuple[Ritz, Any]:
+    """Both quadratures, and the singular vectors and values of B without its last block."""
+    parts = np.linalg.svd(_matrix(blocks, last=False))
+    gauss = _quadrature(blocks, *parts[:2])
+    whole = parts if exhausted else np.linalg.svd(_matrix(blocks, last=True))
+    radau = _quadrature(blocks, *whole[:2])
+    return Ritz(*radau, len(blocks.diagonal), exhausted, gauss), parts
+
+
+def _pairs(blocks: _Blocks, parts: Any, kept: list[Array], *, of_start: bool) -> RitzPairs:
     """From the singular vectors p, q of B without its last block below the diagonal, B_m.
 
     W(Vᵀq) = σUᵀp + U_{m+1}ᵀB_m q_m: what leaves the space of U is σ times the last term, and what
     leaves that of V is Wᵀ of it, the next A_{m+1} being about as large as A_m.
     """
-    matrix, _ = _matrix(blocks, last=False)
-    left, singular, right = np.linalg.svd(matrix)
+    left, singular, right = parts
     tail, count = blocks.below[-1], len(singular)
     residuals = np.linalg.norm(right[:count, -tail.shape[1] :] @ tail.T, axis=1)
     if of_start:
@@ -198,20 +204,17 @@ def _pairs(blocks: _Blocks, kept: list[Array], *, of_start: bool) -> RitzPairs:
     return RitzPairs(singular**2, residuals, coordinates, kept[: len(blocks.diagonal)], of_start)
 
 
-def _quadrature(blocks: _Blocks, *, last: bool) -> Quadrature:
-    """From the singular values of B in float64.
-
-    With the last block below the diagonal B has more rows than columns, and BBᵀ a null space.
-    """
-    matrix, first = _matrix(blocks, last=last)
-    vectors, singular, _ = np.linalg.svd(matrix)
-    values = np.zeros(len(matrix))
+def _quadrature(
+    blocks: _Blocks, vectors: Float[np.ndarray, "r r"], singular: Float[np.ndarray, " s"]
+) -> Quadrature:
+    """From the left singular vectors and the singular values of B."""
+    values = np.zeros(len(vectors))
     values[: len(singular)] = singular**2
-    return Quadrature(values, (blocks.start.T @ vectors[:first]) ** 2)
+    return Quadrature(values, (blocks.start.T @ vectors[: len(blocks.start)]) ** 2)
 
 
-def _matrix(blocks: _Blocks, *, last: bool) -> tuple[Float[np.ndarray, "r c"], int]:
-    """B, and the size of its first block."""
+def _matrix(blocks: _Blocks, *, last: bool) -> Float[np.ndarray, "r c"]:
+    """B in float64; with its last block below the diagonal it has more rows than columns."""
     tail = blocks.below[-1][blocks.below[-1].any(axis=1) & last]
     sizes = [diagonal.shape[1] for diagonal in blocks.diagonal] + [len(tail)]
     rows = np.cumsum([0, *sizes])
@@ -223,4 +226,4 @@ def _matrix(blocks: _Blocks, *, last: bool) -> tuple[Float[np.ndarray, "r c"], i
         column = slice(columns[i], columns[i + 1])
         matrix[rows[i] : rows[i + 1], column] = diagonal.T
         matrix[rows[i + 1] : rows[i + 2], column] = below
-    return matrix, int(rows[1])
+    return matrix

@@ -198,10 +198,9 @@ class DualSystem(AbstractSystem):
         right[flat, count:] = root.T
 
     @property
-    def scan(self) -> EvidencePath | None:
-        """The path, where there is one."""
-        one_each = self.parameters.num_groups == len(self.rows.rank) == 1
-        return self.path if one_each else None
+    def has_path(self) -> bool:
+        """Whether one α and one noise precision make a path."""
+        return self.parameters.num_groups == len(self.rows.rank) == 1
 
     @cached_property
     def path(self) -> EvidencePath:

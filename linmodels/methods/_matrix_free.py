@@ -1,7 +1,7 @@
 """Data and prior as products: what a matrix-free method has looked at once."""
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -227,23 +227,24 @@ def spread(flats: Flats, size: int) -> Float[np.ndarray, " r"]:
 
 
 def _joined(parts: Iterable[Float[Array, "k n"]]) -> Float[Array, "k N"]:
-    """Rows of all batches, waiting as `sum_of` does."""
-    found: list[Array] = []
-    for part in parts:
-        jax.block_until_ready(found[-1:])
-        found.append(part)
+    """Rows of all batches."""
+    found = list(_in_turn(parts))
     return found[0] if len(found) == 1 else jnp.concatenate(found, axis=1)
 
 
-def sum_of(parts: Iterable[Any]) -> Any:
-    """The sum of arrays, or of trees of them, as they come.
-
-    Waits for each before the next but one is asked for: jax would read tens of batches ahead.
-    """
-    total, before = None, None
+def _in_turn(parts: Iterable[Any]) -> Iterator[Any]:
+    """Waits for each before the next but one: jax would read tens of batches ahead."""
+    before = None
     for part in parts:
-        total = part if total is None else jax.tree.map(operator.add, total, part)
+        yield part
         jax.block_until_ready(before)
         before = part
+
+
+def sum_of(parts: Iterable[Any]) -> Any:
+    """The sum of arrays, or of trees of them, as they come."""
+    total = None
+    for part in _in_turn(parts):
+        total = part if total is None else jax.tree.map(operator.add, total, part)
     assert total is not None
     return total

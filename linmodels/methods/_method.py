@@ -188,9 +188,9 @@ class AbstractSystem(eqx.Module):
         return None
 
     @property
-    def scan(self) -> EvidencePath | None:
-        """The evidence at all strengths where there is a path that costs little, to start from."""
-        return None
+    def has_path(self) -> bool:
+        """Whether there is a path, at little cost beside the evaluations."""
+        return False
 
     def carrying(self, carried: Carried | None) -> "AbstractSystem":
         """The same, with what an `Evaluation` of a curvature like this one has carried."""

@@ -190,10 +190,9 @@ class PrimalSystem(AbstractSystem):
         return eigenbasis(self._reduced)
 
     @property
-    def scan(self) -> EvidencePath | None:
-        """The path, where there is one."""
-        one_each = self.parameters.num_groups == len(self.moments.rank) == 1
-        return self.path if one_each else None
+    def has_path(self) -> bool:
+        """Whether one α and one noise precision make a path."""
+        return self.parameters.num_groups == len(self.moments.rank) == 1
 
     @cached_property
     def path(self) -> EvidencePath:

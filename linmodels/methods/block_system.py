@@ -103,7 +103,7 @@ class BlockSystem(AbstractSystem):
         self, alpha: Float[Any, " L"], beta: Float[Any, " C"], start: "Nearby | None" = None
     ) -> Evaluation:
         """The evidence and its terms: from a Krylov path for one of each, else from a solve."""
-        if self.solver.krylov and self.has_path:
+        if self.has_path:
             settled = RESULTS.successful if self.path.settled else RESULTS.max_passes_reached
             return Evaluation(self.path.evaluate(alpha, beta), result=settled)
         kept = self._carried if self._carries else None  # before, as this solve needs it too
@@ -115,18 +115,13 @@ class BlockSystem(AbstractSystem):
 
     @property
     def has_path(self) -> bool:
-        """Whether one α and one noise precision make a path."""
-        return self.model.groups[1] == len(self.model.sums.rank) == 1
+        """Whether evaluations come from a path: of one α and one noise precision."""
+        return self.solver.krylov and self.model.groups[1] == len(self.model.sums.rank) == 1
 
     @property
     def path(self) -> EvidencePath:
         """The evidence at every α and noise precision, from one block Krylov space."""
         return self._explored.path
-
-    @property
-    def scan(self) -> EvidencePath | None:
-        """The path that evaluations come from."""
-        return self.path if self.solver.krylov and self.has_path else None
 
     @cached_property
     def _explored(self) -> Explored:

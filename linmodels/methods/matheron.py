@@ -133,7 +133,7 @@ class MatheronSystem(AbstractSystem):
         self, alpha: Float[Any, " L"], beta: Float[Any, " C"], start: Any = None
     ) -> Evaluation:
         """The evidence and its terms: from the path for one of each, else from a solve."""
-        if self.dual.has_path:
+        if self.has_path:
             return self.dual.evaluate(alpha, beta)
         solution = self.solve(alpha, beta)
         assert solution.report is not None
@@ -141,9 +141,9 @@ class MatheronSystem(AbstractSystem):
         return evaluation_of(*about, self.dual.model.sums.rank)
 
     @property
-    def scan(self) -> EvidencePath | None:
-        """The path that evaluations come from."""
-        return self.dual.scan
+    def has_path(self) -> bool:
+        """Whether evaluations come from a path."""
+        return self.dual.has_path
 
     @property
     def path(self) -> EvidencePath:

@@ -2,8 +2,8 @@
 
     LINMODELS_DATA=folder python -m benchmarks.paper.mnist [--size small] [--studies fidelity ...]
 
-`small` takes minutes on two cores; `medium` is the smallest of the paper's networks on some of the
-digits, whose fidelity takes two cores half an hour; `full` is for one GPU with 80 GB, a study a
+`small` takes minutes on two cores; `medium`, not run yet, is the smallest of the paper's networks
+on some of the digits, for the fidelity study; `full` is for one GPU with 80 GB, a study a
 command so that each ends within 8 minutes; `tiny` only runs every line.
 Weights are kept in `LINMODELS_CACHE`, or in benchmarks/.cache. With the dependency group
 `benchmarks-networks` installed tables have rows of laplace-torch.
