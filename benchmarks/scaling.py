@@ -9,7 +9,8 @@ grows; memory is the peak of the process beside what it held before, after a fir
 import ctypes
 import gc
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import _report as report
 import jax
@@ -52,19 +53,23 @@ def observe(x, y) -> lm.Observations:
     return lm.Observations(lx.MatrixLinearOperator(x), y, lm.Gaussian(1.0))
 
 
-def product_rate(k: int) -> tuple[float, float]:
-    """Operations a second of WᵀW on a block of k vectors, and of two bare NumPy products."""
+def product_rate(k: int) -> float:
+    """Operations a second of WᵀW on a block of k vectors."""
     batch = next(iter(batches(lm.Batched(Repeated(1), observe))))
     design = unit_design(Factor(None, jax.ShapeDtypeStruct((SIZE,), jnp.float32)), np.ones(1), "f4")
     block = jnp.ones((k, SIZE), jnp.float32)
-    x, plain = np.asarray(batch.arguments[0]), np.ones((SIZE, k), np.float32)
-    run = lambda: jax.block_until_ready(normal(batch, design, block))
-    bare = lambda: x.T @ (x @ plain)
-    for warm in (run, bare):
-        warm()
-    seconds = [report.median(report.seconds(f, 15)) for f in (run, bare)]
-    operations = 4 * ROWS * SIZE * k
-    return operations / seconds[0], operations / seconds[1]
+    return _rate(lambda: jax.block_until_ready(normal(batch, design, block)), k)
+
+
+def numpy_rate(k: int) -> float:
+    """Operations a second of the same two products in NumPy."""
+    x, plain = np.array(Repeated(1).x), np.ones((SIZE, k), np.float32)
+    return _rate(lambda: x.T @ (x @ plain), k)
+
+
+def _rate(run: Callable[[], object], k: int) -> float:
+    run()
+    return 4 * ROWS * SIZE * k / report.median(report.seconds(run, 31))
 
 
 def bandwidth() -> float:
@@ -89,12 +94,14 @@ def solve_cost(count: int, num_samples: int) -> tuple[float, int]:
 
 def products() -> None:
     """The table of rates."""
-    read, rows = bandwidth(), []
-    for k in (1, 4, 16, 64):
-        ours, bare = product_rate(k)
+    counts = (1, 2, 4, 8, 16, 32, 64)
+    bare, read, largest = [numpy_rate(k) for k in counts], bandwidth(), numpy_rate(256)
+    time.sleep(1)  # NumPy's threads wait busily for more to do, on the cores that XLA's need
+    rows = []
+    for k, plain in zip(counts, bare, strict=True):
         # Both halves of WᵀWx read the matrix: 4 operations an entry and vector for 8 bytes.
-        limit = min(product_rate(256)[1], read / 8 * 4 * k)
-        cells = [f"{rate / 1e9:.1f}" for rate in (ours, bare, limit)]
+        ours, limit = product_rate(k), min(largest, read / 8 * 4 * k)
+        cells = [f"{rate / 1e9:.1f}" for rate in (ours, plain, limit)]
         rows.append([str(k), *cells, f"{limit / ours:.2f}"])
     header = ["k", "WᵀW, GF/s", "NumPy twice, GF/s", "limit, GF/s", "limit / ours"]
     report.save("products", "Fused products of a batch", header, rows, PRODUCT_NOTES)

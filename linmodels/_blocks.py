@@ -6,8 +6,11 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+PIECE = 32
+"""Rows of a matrix that few vectors are multiplied with at once."""
 
-def times(a: Float[Array, "i j"], b: Float[Array, "j k"]) -> Float[Array, "i k"]:
+
+def times(a: Float[Array, "... i j"], b: Float[Array, "... j k"]) -> Float[Array, "... i k"]:
     """a b in the dtype's full precision, whatever the hardware's default."""
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
@@ -33,11 +36,20 @@ def products(
 def transpose_products(
     operator: lx.AbstractLinearOperator, block: PyTree[Float[Array, "k ..."]]
 ) -> PyTree[Float[Array, "k ..."]]:
-    """Aᵀ c for every vector; see `products`."""
+    """Aᵀ c for every vector.
+
+    A matrix gets them as `products` does. Two to eight are multiplied with pieces of its rows on a
+    CPU, where XLA would otherwise copy the matrix into another order first: twice as fast, for
+    sums that take up to k/32 of the matrix.
+    """
     if not isinstance(operator, lx.MatrixLinearOperator):
         return jax.vmap(operator.T.mv)(block)
+    matrix, (k, rows) = operator.matrix, block.shape
+    if jax.default_backend() == "cpu" and 1 < k <= 8 and rows % PIECE == 0:
+        left = jax.lax.optimization_barrier(block.reshape(k, -1, PIECE).swapaxes(0, 1))
+        return times(left, matrix.reshape(-1, PIECE, matrix.shape[1])).sum(0)
     columns = jax.lax.optimization_barrier(block.T)
-    return times(columns.T, operator.matrix)
+    return times(columns.T, matrix)
 
 
 @jax.jit
