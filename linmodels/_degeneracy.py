@@ -36,6 +36,8 @@ UPDATES = 6
 """Of a group alone: its evidence then is no more than at its maximum."""
 EVIDENT = 3.0
 """Nats that a group alone must gain on none, at least."""
+LOST = 2.0
+"""Nats of evidence that may be lost where a method's noise is no more than the targets' own."""
 SHARE = 0.5
 """Share of the gain of all groups together that makes it as good an explanation."""
 
@@ -86,12 +88,37 @@ def outlook(expectation: Expectation) -> Outlook:
     return Outlook(float(np.where(runaway | silent, 0, distances).max()), runaway)
 
 
+class Uncertainty(NamedTuple):
+    """What the noise of a method's own estimates leaves uncertain about hyperparameters."""
+
+    errors: Hyperparameters
+    """standard errors of log α (L,) and log β (C,); NaN where unknown"""
+    lost: float
+    """nats by which the evidence may be below its maximum; 0 where unknown"""
+
+
+def uncertainty(
+    current: Hyperparameters, terms: EvidenceTerms, system: AbstractSystem, learn_noise: bool
+) -> Uncertainty:
+    """How well a maximum of the evidence is known."""
+    exact = not np.any(terms.dimension_error)
+    if exact or not system.has_path:
+        one = np.full_like(current.alpha, 0 if exact else np.nan)
+        other = np.full_like(current.beta, 0 if exact or not learn_noise else np.nan)
+        return Uncertainty(Hyperparameters(one, other), 0.0)
+    at = current.alpha[0], current.beta[0]
+    errors = system.path.strength_errors(*at, noise_known=not learn_noise)
+    each = Hyperparameters(np.array([errors.alpha]), np.array([errors.noise_precision]))
+    return Uncertainty(each, errors.lost)
+
+
 def flags(
     current: Hyperparameters,
     runaway: Bool[np.ndarray, " H"],
     log_evidence: float,
     terms: EvidenceTerms,
     settled: bool,
+    lost: float,
     system: AbstractSystem,
     scales: Scales,
     learn_noise: bool,
@@ -104,6 +131,7 @@ def flags(
         log_evidence: there, or before the last update.
         terms: there.
         settled: whether they do not move any more.
+        lost: nats by which their evidence may be below its maximum.
         system: to try groups alone.
         scales: units of the hyperparameters.
         learn_noise: whether the noise precision was learned.
@@ -123,6 +151,8 @@ def flags(
         capped = runaway[count:] | (current.beta >= 0.99 * scales.max_noise_precision)
         found += _flags(FlagKind.NOTHING_OBSERVED, ~seen)
         found += _flags(FlagKind.NOISE_PRECISION_INFINITE, seen & capped)
+    if lost > LOST and not found:
+        found += (Flag(FlagKind.STRENGTHS_UNCERTAIN, 0),)
     return found
 
 

@@ -12,7 +12,7 @@ from linmodels._acceleration import extrapolated
 from linmodels._arguments import require_arguments
 from linmodels._arrays import is_traced
 from linmodels._batches import Data, example_batch, require_untraced
-from linmodels._degeneracy import expected, flags, outlook
+from linmodels._degeneracy import expected, flags, outlook, uncertainty
 from linmodels._hyperparameters import bounded, initial
 from linmodels._infer import Fit, finish
 from linmodels._laplace import prepared
@@ -226,18 +226,18 @@ def _elsewhere(
     """
     if not system.has_path or state.runaway[len(state.alpha) :].any():
         return None
-    path, beta = system.path, np.ones(1)
-    ratio = np.array([path.strongest_signal(None if learn_noise else 1.0)])
-    if learn_noise:
-        beta = np.minimum(path.best_noise(ratio), scales.max_noise_precision)
+    path = system.path
+    alpha, beta = (np.array([x]) for x in path.maximum(None if learn_noise else 1.0))
     if not beta[0] > 0:  # no more observations than flat parameters
         return None
-    there, here = path.at(beta / ratio, beta), path.at(state.alpha, state.noise_precision)
+    share = min(1.0, float(scales.max_noise_precision[0] / beta[0])) if learn_noise else 1.0
+    alpha, beta = alpha * share, beta * share
+    there, here = path.at(alpha, beta), path.at(state.alpha, state.noise_precision)
     gain = there.log_evidence[0] - here.log_evidence[0]
     if not gain > max(NATS, ERRORS * there.log_evidence_error[0]):
         return None
     nowhere = np.zeros_like(state.runaway)
-    begin = {"alpha": beta / ratio, "noise_precision": beta, "start": None, "trail": ()}
+    begin = {"alpha": alpha, "noise_precision": beta, "start": None, "trail": ()}
     return replace(state, **begin, change=np.inf, runaway=nowhere)
 
 
@@ -325,7 +325,8 @@ def _finish(
     grouped = system.prior.groups is not None
     solution = system.solve(*found, state.start)
     settled = state.settled(tolerance)
-    about = state.log_evidence, solution.terms, settled, system, scales, learn_noise
+    errors, lost = uncertainty(found, solution.terms, system, learn_noise)
+    about = state.log_evidence, solution.terms, settled, lost, system, scales, learn_noise
     return finish(
         data,
         chosen[0],
@@ -336,6 +337,7 @@ def _finish(
         solution,
         steps=state.step,
         flags=flags(found, state.runaway, *about),
+        errors=errors,
         result=_result(state, tolerance),
         throw=throw,
     )

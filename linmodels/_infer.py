@@ -17,7 +17,7 @@ from linmodels._posterior import Posterior
 from linmodels._priors import GaussianPrior
 from linmodels._results import RESULTS, Flag
 from linmodels.likelihoods import AbstractLikelihood
-from linmodels.methods import AbstractMethod, Solution, SolverReport
+from linmodels.methods import AbstractMethod, Hyperparameters, Solution, SolverReport
 
 
 class Fit(eqx.Module):
@@ -41,6 +41,10 @@ class Fit(eqx.Module):
         log_evidence_error: standard error of `log_evidence`; 0 where the method is exact.
         effective_dimension_error: standard error of `effective_dimension`; likewise.
         group_dimension_errors: standard errors of `group_dimensions`, (L,); likewise.
+        alpha_errors: standard errors of log α of every group that the noise of a method's own
+            estimates makes, (L,): 0 where α is given or the method exact, NaN where steps by
+            samples do not tell (of groups or several outputs; not of `BlockCG` with one of each).
+        noise_scale_errors: the same of log `noise_scale`, (C,).
         solver: how well an iterative method has solved; None where the method is exact.
         plan: what `plan` expected of the method that it chose; None where the caller chose.
     """
@@ -62,6 +66,8 @@ class Fit(eqx.Module):
     log_evidence_error: Float[Any, ""] = 0.0
     effective_dimension_error: Float[Any, ""] = 0.0
     group_dimension_errors: Float[Any, "*L"] = 0.0
+    alpha_errors: Float[Any, "*L"] = 0.0
+    noise_scale_errors: Float[Any, "*C"] = 0.0
     solver: SolverReport | None = None
     plan: Plan | None = eqx.field(static=True, default=None)
 
@@ -164,6 +170,7 @@ def finish(
     *,
     steps: int = 0,
     flags: tuple[Flag, ...] = (),
+    errors: Hyperparameters | None = None,
     result: RESULTS = RESULTS.successful,
     throw: bool,
 ) -> Fit:
@@ -177,6 +184,8 @@ def finish(
     example = example_batch(data)
     likelihood = example.likelihood.known(noise_scale, example.targets)
     posterior = eqx.tree_at(lambda p: p.likelihood, posterior, likelihood)
+    known = np.zeros(len(terms.group_dimension)), np.zeros(len(noise_scale))
+    alpha_errors, noise_errors = known if errors is None else errors
     fit = Fit(
         posterior,
         prior,
@@ -195,6 +204,8 @@ def finish(
         jnp.asarray(terms.log_evidence_error, dtype),
         jnp.asarray(terms.dimension_error, dtype),
         jnp.broadcast_to(jnp.asarray(terms.group_error, dtype), terms.group_dimension.shape),
+        jnp.asarray(alpha_errors, dtype),
+        jnp.asarray(noise_errors, dtype),
         solution.report,
         chosen,
     )

@@ -8,14 +8,14 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array
 
-from linmodels._arrays import DENSE_LIMIT, is_traced, require_finite
+from linmodels._arrays import DENSE_LIMIT, is_traced, require_finite, require_floats
 
 
 def require_factor(factor: Any) -> None:
     """Refuses what cannot be a factor R.
 
     Raises:
-        ValueError: no operator, not real, or more rows than columns.
+        ValueError: no operator, not of floats, or more rows than columns.
     """
     if not isinstance(factor, lx.AbstractLinearOperator):
         raise ValueError(f"factor must be a lineax operator, got {type(factor).__name__}.")
@@ -24,22 +24,17 @@ def require_factor(factor: Any) -> None:
             f"The noise factor R has {factor.out_size()} rows for {factor.in_size()} columns: give "
             "one of at most as many rows with the same RᵀR (that of its QR factorisation)."
         )
-    _require_real(factor)
-
-
-def _require_real(operator: lx.AbstractLinearOperator) -> None:
-    for leaf in jax.tree.leaves((operator.in_structure(), operator.out_structure())):
-        if not jnp.issubdtype(leaf.dtype, np.floating):
-            raise ValueError(f"A noise operator must be of real floats, got dtype {leaf.dtype}.")
+    require_floats((factor.in_structure(), factor.out_structure()), "A noise factor")
 
 
 def psd_factor(precision: lx.AbstractLinearOperator) -> lx.AbstractLinearOperator:
     """R with RᵀR = B of a diagonal or dense precision operator: Cholesky's, if it is regular.
 
     Raises:
-        ValueError: not square, symmetric, positive semi-definite and finite, or too large.
+        ValueError: not of floats, square, symmetric, positive semi-definite and finite; too large.
     """
-    _require_real(precision)
+    structures = precision.in_structure(), precision.out_structure()
+    require_floats(structures, "A noise precision operator")
     size, dtype = precision.in_size(), jnp.result_type(float)
     if lx.is_diagonal(precision):
         diagonal = jnp.asarray(lx.diagonal(precision), dtype)

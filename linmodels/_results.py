@@ -45,6 +45,11 @@ class FlagKind(enum.Enum):
         "alone the group would explain the targets too, but another one does, and which of them is "
         "left says little; α left large (one α for both does not collapse)"
     )
+    STRENGTHS_UNCERTAIN = (
+        "noise and signal look alike, so that random probes leave α or the noise precision more "
+        "uncertain than the targets do (alpha_errors, noise_scale_errors): use Exact, or give the "
+        "noise precision"
+    )
     NOTHING_OBSERVED = "no observation carries information about this hyperparameter; left alone"
 
 

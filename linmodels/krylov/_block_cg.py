@@ -119,6 +119,11 @@ class _Problem(NamedTuple):
         """Steps whose decreases of the error are summed: more where a block is small."""
         return 4 + 12 // len(self.rhs)
 
+    @property
+    def epsilon(self) -> float:
+        """Of the dtype."""
+        return float(jnp.finfo(self.rhs.dtype).eps)
+
 
 class _Found(NamedTuple):
     """The best iterates yet, with true residuals."""
@@ -138,6 +143,15 @@ class _State(NamedTuple):
     basis: Float[Array, "q d"]
     coordinates: Float[Array, "q k"]
     search: Float[Array, "q d"]
+
+
+class _Stand(NamedTuple):
+    """Where the recursion stands after some steps."""
+
+    steps: int
+    change: Float[Array, "k d"]
+    residual: Float[np.ndarray, " k"]
+    """‖·‖²"""
 
 
 class _Step(NamedTuple):
@@ -180,7 +194,7 @@ def block_cg(
     Orthonormalised block conjugate gradients (BCGrQ; Dubrulle 2001, "Retooling the method of block
     conjugate gradients"). The true residual decides: where it has parted from the recursive one,
     the recursion starts again from it, for as long as that gains anything. The best iterate of
-    every column is kept.
+    every column is kept, also where rounding drives the recursion away from it.
 
     Args:
         product: H times every vector of a block; one call is one pass.
@@ -239,28 +253,40 @@ def _started(problem: _Problem, start: Array | None) -> _Found:
 
 
 def _run(problem: _Problem, found: _Found) -> _Run:
-    scale = unit_scales(found.residual)
+    scale, steps, passes, failure = unit_scales(found.residual), [], found.passes, None
     state = _begin(found.iterate, found.residual, scale.astype(found.residual.dtype))
-    recurrence = Recurrence(np.asarray(state.coordinates, np.float64) * scale, [], [])
-    residual, passes, failure = safe_square_sums(found.residual), found.passes, None
-    decreases = np.zeros((0, len(scale)))
+    start = np.asarray(state.coordinates, np.float64) * scale
+    now = lowest = _Stand(0, state.change, safe_square_sums(found.residual))
     while passes < problem.max_passes:
         following, step = _advance(state, problem.product(state.search), problem.rhs, problem.rule)
         step, passes = jax.tree.map(lambda x: np.asarray(x, np.float64), step), passes + 1
         if not step.sound:
-            failure = _diagnosis(step.curvature)
+            failure, now = _diagnosis(step.curvature), lowest
             break
-        state, residual = following, step.residual * scale**2
-        decreases = np.vstack([decreases, step.decrease * scale**2])
-        recurrence.diagonal.append(step.curvature)
-        recurrence.below.append(step.coupling)
-        error = _error(decreases, problem.delay)
-        progress = Progress(passes, problem.squares, residual, error, step.measure)
+        steps.append(step)
+        state, now = following, _Stand(len(steps), following.change, step.residual * scale**2)
+        lowest = min(now, lowest, key=lambda stand: stand.residual.sum())
+        if problem.epsilon * now.residual.sum() > lowest.residual.sum():
+            now = lowest  # rounding has done that: residuals rise by κ at most
+            break
+        error = _error(_decreases(steps, scale), problem.delay)
+        progress = Progress(passes, problem.squares, now.residual, error, step.measure)
         problem.callback(progress)
         if problem.rule.met(progress):
             break
-    error = _error(decreases, problem.delay)
-    return _Run(_latest(state), passes, residual, error, decreases.sum(0), recurrence, failure)
+    iterate, steps = _latest(state._replace(change=now.change)), steps[: now.steps]
+    decreases = _decreases(steps, scale)
+    about = now.residual, _error(decreases, problem.delay), decreases.sum(0)
+    return _Run(iterate, passes, *about, _recurrence(start, steps), failure)
+
+
+def _decreases(steps: list[_Step], scale: Float[np.ndarray, " k"]) -> Float[np.ndarray, "i k"]:
+    """Of the squared errors, step by step."""
+    return np.array([step.decrease for step in steps]).reshape(-1, len(scale)) * scale**2
+
+
+def _recurrence(start: Float[np.ndarray, "q k"], steps: list[_Step]) -> Recurrence:
+    return Recurrence(start, [step.curvature for step in steps], [step.coupling for step in steps])
 
 
 def _error(decreases: Float[np.ndarray, "i k"], delay: int) -> Float[np.ndarray, " k"]:

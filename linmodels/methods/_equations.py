@@ -76,7 +76,7 @@ def primal_equations(
         draws + pull(design, model.crosses(at.beta)),
         PrimalRule(root, tolerance),
         design,
-        model.factor.size - len(model.flats.index),
+        model.num_penalised,
         coordinates=lambda x: x,
         change=lambda x: scale * (x - draws),
         begin=lambda change: draws + change / jnp.where(scale > 0, scale, 1),

@@ -11,6 +11,10 @@ from linmodels.methods._evidence_terms import EvidenceTerms
 
 GRID = 20
 """Points a decade among which the maximum is sought."""
+BEYOND = 1e2
+"""The largest ρλ of the smallest eigenvalue there: 1 % of its noise is left."""
+OFFSETS = np.geomspace(1e-4, np.log(1e4), 120)
+"""Of log ρ from a maximum, where the evidence may be as large."""
 
 
 class PathPoints(NamedTuple):
@@ -28,6 +32,18 @@ class PathPoints(NamedTuple):
     """standard error; 0 where exact"""
     effective_dimension_error: Float[np.ndarray, " g"]
     """standard error; 0 where exact"""
+
+
+class StrengthErrors(NamedTuple):
+    """What a method's own noise leaves uncertain about hyperparameters."""
+
+    alpha: float
+    """standard error of log α"""
+    noise_precision: float
+    """standard error of log β"""
+    lost: float
+    """nats by which the evidence may be below its maximum: 2 where that noise moves α and β by as
+    much as the targets leave them uncertain"""
 
 
 class EvidencePath(eqx.Module):
@@ -113,14 +129,69 @@ class EvidencePath(eqx.Module):
         1 where they are all 0, or the targets.
         """
         largest = self.eigenvalues.max(initial=0.0)
-        if largest <= 0 or self.squares.sum() + self.remainder <= 0:
+        if largest <= 0 or not self._has_targets:
             return 1.0
         # Far below the largest, values from a float32 Krylov space are rounding.
         smallest = self.eigenvalues[self.eigenvalues > 1e-9 * largest].min()
-        decades = np.log10(1e4 * largest / smallest)
-        ratios = np.geomspace(1e-4 / largest, 1 / smallest, int(GRID * decades))
+        ends = 1e-4 / largest, BEYOND / smallest
+        coarse = self._largest(*ends, int(GRID * np.log10(ends[1] / ends[0])), noise_precision)
+        step = 10 ** (1 / GRID)
+        return self._largest(coarse / step, coarse * step, GRID, noise_precision)
+
+    def _largest(
+        self, smallest: float, largest: float, count: int, noise_precision: float | None
+    ) -> float:
+        """ρ of the largest evidence among some."""
+        ratios = np.geomspace(smallest, largest, count)
         beta = self.best_noise(ratios) if noise_precision is None else noise_precision
         return float(ratios[np.argmax(self.at(beta / ratios, beta).log_evidence)])
+
+    def maximum(self, noise_precision: float | None) -> tuple[float, float]:
+        """α and β of `strongest_signal`; β is not positive if flat parameters fit the targets."""
+        ratio = self.strongest_signal(noise_precision)
+        beta = noise_precision
+        if beta is None:
+            beta = float(self.best_noise(np.array([ratio]))[0])
+        return beta / ratio, beta
+
+    def strength_errors(
+        self, alpha: float, noise_precision: float, *, noise_known: bool
+    ) -> StrengthErrors:
+        """How far the noise of the probes may have moved α and β from the maximum of the evidence.
+
+        Away from it, on the path of best β, the evidence falls by some nats, known with a standard
+        error. As far as the fall is less than that the true maximum may be: where both are small,
+        at twice the standard errors of log α and log β.
+        """
+        if self.multiplicities is None or not (self._has_targets and noise_precision > 0):
+            return StrengthErrors(0.0, 0.0, 0.0)
+        sides = []
+        for offsets in (OFFSETS, -OFFSETS):
+            ratios = noise_precision / alpha * np.exp(offsets)
+            known = np.full(len(ratios), noise_precision)
+            beta = known if noise_known else self.best_noise(ratios)
+            fall, error = self._fall((alpha, noise_precision), (beta / ratios, beta))
+            near = np.logical_and.accumulate(fall <= error)
+            moved = np.log(beta / ratios / alpha), np.log(beta / noise_precision)
+            moves = np.stack([np.abs(moved[0]) / 2, np.abs(moved[1]) / 2, fall])
+            sides.append(moves.max(axis=1, where=near, initial=0.0))
+        return StrengthErrors(*np.maximum(*sides).tolist())
+
+    @property
+    def _has_targets(self) -> bool:
+        return bool(self.squares.sum() + self.remainder > 0)
+
+    def _fall(
+        self, here: tuple[float, float], there: tuple[np.ndarray, np.ndarray]
+    ) -> tuple[Float[np.ndarray, " g"], Float[np.ndarray, " g"]]:
+        """By how much the evidence is lower there, and the standard error of that."""
+        points = here, there
+        logs = [np.log1p(np.atleast_1d(b / a)[:, None] * self.eigenvalues) for a, b in points]
+        fall = self.at(*here).log_evidence - self.at(*there).log_evidence
+        error = 0.5 * self._sum(logs[1] - logs[0])[1]
+        if self.opposite is not None:
+            error = np.hypot(error, self.opposite._fall(here, there)[0] - fall)
+        return fall, error
 
     def best_noise(self, ratios: Float[np.ndarray, " g"]) -> Float[np.ndarray, " g"]:
         """The noise precision β of the largest evidence at every ρ = β/α."""

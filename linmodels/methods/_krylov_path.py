@@ -69,7 +69,6 @@ def _is_settled(path: EvidencePath, noise_precision: float | None) -> bool:
 
 def path_of(model: MatrixFree, ritz: Ritz) -> EvidencePath:
     """The path of one α and one noise precision from Ritz values; the targets' lie among them."""
-    limit = min(float(model.factor.size - len(model.flats.index)), float(model.sums.rank[0]))
     gauss, radau = (
         EvidencePath(
             eigenvalues=quadrature.values,
@@ -81,7 +80,7 @@ def path_of(model: MatrixFree, ritz: Ritz) -> EvidencePath:
             log_determinant=model.sums.log_determinant,
             multiplicities=quadrature.weights[:-1],
             passes=ritz.passes,
-            limit=limit,
+            limit=model.largest_dimension,
         )
         for quadrature in (ritz.gauss, ritz)
     )

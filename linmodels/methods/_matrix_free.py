@@ -96,6 +96,16 @@ class MatrixFree(eqx.Module):
         """k."""
         return len(self.prior_noise)
 
+    @property
+    def num_penalised(self) -> int:
+        """Coordinates that are not flat."""
+        return self.factor.size - len(self.flats.index)
+
+    @property
+    def largest_dimension(self) -> float:
+        """What γ cannot exceed: penalised coordinates or rows that count."""
+        return min(float(self.num_penalised), float(self.sums.rank.sum()))
+
     def group_sums(self, values: Float[Any, "... r"]) -> Float[np.ndarray, "... L"]:
         """Sums over the penalised coordinates of every group."""
         labels, count = self.groups

@@ -136,11 +136,8 @@ def _group_dimensions(
 ) -> tuple[Float[np.ndarray, " L"], Float[np.ndarray, " L"], float]:
     """γ_l of every group, their standard errors, and the one of their sum."""
     labels, _ = model.groups
-    num_flat = len(model.flats.index)
-    signal = rows.signal.sum(1) - num_flat
-    size = model.factor.size - num_flat
-    limit = min(float(model.sums.rank.sum()), float(size))
-    norms = SampleNorms(jnp.asarray(signal), square_sums(x), size, limit)
+    signal = jnp.asarray(rows.signal.sum(1) - len(model.flats.index))
+    norms = SampleNorms(signal, square_sums(x), model.num_penalised, model.largest_dimension)
     total = _combined(norms)
     if rows.normal is None:
         value, error = float(total.value), float(total.standard_error)

@@ -12,7 +12,7 @@ from linmodels._batches import example_batch, num_outputs
 from linmodels._priors import GaussianPrior
 from linmodels._products import WhitenedDesign
 from linmodels._results import RESULTS
-from linmodels.effective_dimension import Estimate, num_samples_for
+from linmodels.effective_dimension import Estimate
 from linmodels.krylov import (
     AbstractPreconditioner,
     AbstractRoot,
@@ -49,9 +49,9 @@ from linmodels.methods.stopping import evaluation_of, report_of
 
 MAX_PROBES = 16
 """Random vectors of the evidence path: they give γ to √(2/(16 γ)), 4 % where γ is 100."""
-PRECISION = 0.025
-"""Relative error of γ for which another path follows where that takes at least twice as many, and
-there are more: for a small γ, whose space few passes find."""
+PRECISION = 0.035
+"""Relative error of α and of the noise precision for which another path follows where that takes at
+least twice as many, and there are more: for a small γ, or where noise and signal look alike."""
 MORE_PROBES = 64
 """Random vectors that such a path has at most."""
 REFINEMENTS = 3
@@ -133,9 +133,11 @@ class BlockSystem(AbstractSystem):
         found = self._explored_by(min(MAX_PROBES, fitting), self.max_passes)
         path = found.path
         kept = path.passes * min(outputs, model.factor.size)  # for every probe, of a basis
-        ratio = path.strongest_signal(self._known_noise)
-        wanted = num_samples_for(PRECISION, max(path.at(1.0, ratio).effective_dimension[0], 1.0))
-        probes = min(wanted, fitting, MORE_PROBES, PROBE_ENTRIES // kept)
+        at = path.maximum(self._known_noise)
+        errors = path.strength_errors(*at, noise_known=not self.learn_noise)
+        ratio = max(errors.alpha, errors.noise_precision) / PRECISION
+        most = min(fitting, MORE_PROBES, PROBE_ENTRIES // kept)
+        probes = int(min(MAX_PROBES * ratio**2, most))
         left = self.max_passes - path.passes
         if probes < 2 * MAX_PROBES or left < 1:
             return found

@@ -112,7 +112,8 @@ def report_of(
 ) -> SolverReport:
     """What true residuals certify, and what the solver estimates ‖e‖²_H to be, if it does."""
     each = max(measured.signal[:-1].mean(), np.finfo(float).tiny)
-    share = lambda squares: float(max(squares[:-1].mean(), squares[-1]) / each)
+    known = np.isfinite(each)  # beside iterates that have run away any error is small
+    share = lambda squares: float(max(squares[:-1].mean(), squares[-1]) / each) if known else np.inf
     certificate = share(measured.residual**2)
     estimate = certificate if error is None else min(certificate, share(error))
     return SolverReport(passes, certificate, estimate, tolerance, measured.residual)

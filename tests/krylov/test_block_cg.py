@@ -167,3 +167,17 @@ def test_quadrature_is_exact_once_the_space_is_exhausted():
         found = quadratic_forms(solution.recurrence, np.log)
     values, vectors = np.linalg.eigh(matrix)
     np.testing.assert_allclose(found, (rhs @ vectors) ** 2 @ np.log(values), rtol=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_that_drives_the_recursion_away(seed):
+    """I + WWᵀ with κ = 1e8 in float32 and side 50, all of which three steps of 17 vectors search:
+    what is kept is no worse than what was there before, and no passes lead to infinity."""
+    rng = np.random.default_rng(seed)
+    w = np.logspace(0, 3, 50)[:, None] * rng.standard_normal((50, 8))
+    w, rhs = (jnp.asarray(a, jnp.float32) for a in (w, w @ rng.standard_normal((8, 17))))
+    rhs = rhs.T + rng.standard_normal((17, 50)).astype(np.float32)
+    solution = block_cg(lambda x: x + (x @ w) @ w.T, rhs, RelativeResidual(1e-6))
+    assert solution.result != lm.RESULTS.successful
+    assert solution.progress.passes < 200
+    assert solution.progress.residual.sum() <= solution.progress.right_hand_side.sum()
