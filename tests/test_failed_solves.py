@@ -90,3 +90,24 @@ def test_counts_of_a_million():
     np.testing.assert_allclose(fit.posterior.mean, exact.posterior.mean, rtol=1e-4)
     # Of 64 deviations, to four standard errors of a relative √(1/128).
     np.testing.assert_allclose(fit.posterior.std(), exact.posterior.std(), rtol=4 / 128**0.5)
+
+
+@pytest.mark.parametrize(("precision", "seed"), [(3e2, 0), (1e3, 0), (1e4, 1), (1e5, 1), (1e7, 0)])
+def test_no_false_success_where_rounding_hides_small_eigenvalues(precision, seed):
+    """Eigenvalues up to 1e11 beside ones of 1, in float32: ‖b − Hx‖ is known to ε‖b‖, so that the
+    error of the mean, where H is 1, may be far above what the recursion believes."""
+    rng, k = np.random.default_rng(seed), 8
+    x = (rng.normal(size=(64, 24)) @ rng.normal(size=(24, 32))).astype(np.float32)
+    y = (x @ rng.normal(size=32) + rng.normal(size=64) / precision**0.5).astype(np.float32)
+    data = lm.Observations(dense(x), jnp.asarray(y), lm.Gaussian(precision))
+    method = lm.BlockCG("primal", max_passes=400)
+    about = {"num_samples": k, "key": jax.random.key(seed), "throw": False}
+    fit = lm.infer(data, lm.GaussianPrior(1.0), method=method, **about)
+    if fit.result == lm.RESULTS.successful:
+        x, y = np.float64(x), np.float64(y)
+        hessian = precision * x.T @ x + np.eye(32)
+        error = np.float64(fit.posterior.mean) - np.linalg.solve(hessian, precision * x.T @ y)
+        assert error @ hessian @ error <= 2 * 24 / (8 * k)  # γ is 24, the tolerance 1/(8k)
+        unseen = np.float64(fit.posterior.deviations) @ np.linalg.svd(x)[2][24:].T
+        assert abs(np.mean(unseen**2) - 1) <= 5 * np.sqrt(2 / unseen.size)
+    assert (fit.result == lm.RESULTS.successful) == (precision == 3e2)

@@ -10,6 +10,7 @@ from linmodels.krylov._block_cg import Progress as Progress
 from linmodels.krylov._block_cg import Recurrence as Recurrence
 from linmodels.krylov._block_cg import RelativeResidual as RelativeResidual
 from linmodels.krylov._block_cg import block_cg as block_cg
+from linmodels.krylov._block_cg import rounding_of as rounding_of
 from linmodels.krylov._preconditioners import OVERSAMPLING as OVERSAMPLING
 from linmodels.krylov._preconditioners import AbstractPreconditioner as AbstractPreconditioner
 from linmodels.krylov._preconditioners import AbstractRoot as AbstractRoot
@@ -51,5 +52,6 @@ __all__ = [
     "block_cg",
     "nystrom_eigenpairs",
     "quadratic_forms",
+    "rounding_of",
     "with_node_at_one",
 ]

@@ -72,7 +72,8 @@ class Ritz(NamedTuple):
     exhausted: bool
     """whether the space is invariant, so that the quadrature is exact"""
     gauss: Quadrature
-    """without nodes at 0: it errs to the other side for functions such as log(1 + λ), λ/(1 + λ)"""
+    """without nodes at 0: for functions such as log(1 + λ), λ/(1 + λ) it errs to the other side, by
+    nearly as much"""
     pairs: RitzPairs | None = None
     """once it has ended"""
 

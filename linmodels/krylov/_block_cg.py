@@ -104,6 +104,8 @@ class BlockSolution(NamedTuple):
     """at the end, from true residuals"""
     recurrence: Recurrence
     """of the first run, for Gauss quadrature"""
+    truncated: bool
+    """whether that has ended before it has met the rule"""
 
 
 class _Problem(NamedTuple):
@@ -113,6 +115,8 @@ class _Problem(NamedTuple):
     rule: AbstractStoppingRule
     max_passes: int
     callback: Callable[[Progress], None]
+    rounding: Float[np.ndarray, " k"]
+    """squared size of what rounding makes of a true residual"""
 
     @property
     def delay(self) -> int:
@@ -132,6 +136,8 @@ class _Found(NamedTuple):
     residual: Float[Array, "k d"]
     error: Float[np.ndarray, " k"]
     passes: int
+    doubted: bool = False
+    """whether the recursion's estimates count no more: only errors that another run has measured"""
 
 
 class _State(NamedTuple):
@@ -178,6 +184,8 @@ class _Run(NamedTuple):
     """its decrease over the run: from below, the squared error that the run started from"""
     recurrence: Recurrence
     failure: RESULTS | None
+    ended: bool
+    """whether it has met the rule, and not gone back, failed or run out of passes"""
 
 
 def block_cg(
@@ -188,13 +196,16 @@ def block_cg(
     start: Float[Array, "k d"] | None = None,
     max_passes: int = 1_000,
     callback: Callable[[Progress], None] | None = None,
+    rounding: Float[np.ndarray, " k"] | None = None,
 ) -> BlockSolution:
     """Solves Hx = b for all right-hand sides together; H is symmetric positive definite.
 
     Orthonormalised block conjugate gradients (BCGrQ; Dubrulle 2001, "Retooling the method of block
     conjugate gradients"). The true residual decides: where it has parted from the recursive one,
     the recursion starts again from it, for as long as that gains anything. The best iterate of
-    every column is kept, also where rounding drives the recursion away from it.
+    every column is kept, also where rounding drives the recursion away from it. Where rounding of
+    a residual could hide more error than the rule allows, in directions of small eigenvalues,
+    another run from the true residual has to measure that error, as the sum of its decreases.
 
     Args:
         product: H times every vector of a block; one call is one pass.
@@ -203,6 +214,7 @@ def block_cg(
         start: first iterates; zeros where None.
         max_passes: products before giving up, beside the last check.
         callback: called with the `Progress` after every pass of the recursion.
+        rounding: squared size of what rounding makes of b − Hx; of b itself where None.
 
     Raises:
         ValueError: max_passes below 1, or a start of another shape.
@@ -218,28 +230,49 @@ def block_cg(
     if start is not None and start.shape != rhs.shape:
         raise ValueError(f"start has shape {start.shape}, the right-hand sides {rhs.shape}.")
     callback = callback or (lambda progress: None)
-    problem = _Problem(product, rhs, safe_square_sums(rhs), rule, max_passes, callback)
+    squares = safe_square_sums(rhs)
+    rounding = rounding_of(rhs) if rounding is None else rounding
+    problem = _Problem(product, rhs, squares, rule, max_passes, callback, rounding)
     found = _started(problem, start)
     progress = _progress(problem, found)
     if not np.isfinite(progress.residual).all():
-        return _solution(found, progress, _NOTHING, RESULTS.non_finite)
+        return _solution(found, progress, None, RESULTS.non_finite)
     return _restarted_until_met(problem, found, progress)
 
 
+def rounding_of(rhs: Float[Array, "k d"]) -> Float[np.ndarray, " k"]:
+    """The squared size of the rounding of b − Hx near a solution, twice ε‖b‖."""
+    return (2 * float(jnp.finfo(rhs.dtype).eps)) ** 2 * safe_square_sums(rhs)
+
+
 def _restarted_until_met(problem: _Problem, found: _Found, progress: Progress) -> BlockSolution:
-    previous, first, result = np.inf, _NOTHING, None
+    previous, first, result, longest = np.inf, None, None, 0
     while not problem.rule.met(progress):
         if result is not None:
             return _solution(found, progress, first, result)
-        run = _run(problem, found)
-        first = run.recurrence if first is _NOTHING else first
+        run = _run(problem, found, longest if found.doubted else 0)
+        first, longest = first or run, max(longest, len(run.recurrence.diagonal))
         found, gained = _verified(problem, found, run, previous)
         previous, progress = run.total.sum(), _progress(problem, found)
-        if not gained:
-            result = RESULTS.stagnated if run.failure is None else run.failure
+        if _hides_an_error(problem, found, progress):
+            found, gained = (
+                found._replace(error=np.full_like(found.error, np.inf), doubted=True),
+                True,
+            )
+            progress = progress._replace(error=found.error)
+        if run.failure is not None and not gained:
+            result = run.failure
         elif found.passes >= problem.max_passes:
             result = RESULTS.max_passes_reached
+        elif not gained:
+            result = RESULTS.stagnated
     return _solution(found, progress, first, RESULTS.successful)
+
+
+def _hides_an_error(problem: _Problem, found: _Found, progress: Progress) -> bool:
+    """Whether the rule is met, but would not be if all rounding were in small eigenvalues."""
+    hidden = progress._replace(error=np.maximum(progress.error, problem.rounding))
+    return not found.doubted and problem.rule.met(progress) and not problem.rule.met(hidden)
 
 
 _NOTHING = Recurrence(np.zeros((0, 0)), [], [])
@@ -252,12 +285,14 @@ def _started(problem: _Problem, start: Array | None) -> _Found:
     return _Found(start, problem.rhs - problem.product(start), unknown, 1)
 
 
-def _run(problem: _Problem, found: _Found) -> _Run:
-    scale, steps, passes, failure = unit_scales(found.residual), [], found.passes, None
+def _run(problem: _Problem, found: _Found, least: int) -> _Run:
+    """A run of at least so many steps, as small eigenvalues show late in one."""
+    steps, passes, failure, ended = [], found.passes, None, False
+    scale = unit_scales(found.residual)
     state = _begin(found.iterate, found.residual, scale.astype(found.residual.dtype))
     start = np.asarray(state.coordinates, np.float64) * scale
     now = lowest = _Stand(0, state.change, safe_square_sums(found.residual))
-    while passes < problem.max_passes:
+    while not ended and passes < problem.max_passes:
         following, step = _advance(state, problem.product(state.search), problem.rhs, problem.rule)
         step, passes = jax.tree.map(lambda x: np.asarray(x, np.float64), step), passes + 1
         if not step.sound:
@@ -272,12 +307,13 @@ def _run(problem: _Problem, found: _Found) -> _Run:
         error = _error(_decreases(steps, scale), problem.delay)
         progress = Progress(passes, problem.squares, now.residual, error, step.measure)
         problem.callback(progress)
-        if problem.rule.met(progress):
-            break
-    iterate, steps = _latest(state._replace(change=now.change)), steps[: now.steps]
-    decreases = _decreases(steps, scale)
+        ended = now.steps >= least and problem.rule.met(progress)
+    decreases = _decreases(steps[: now.steps], scale)
     about = now.residual, _error(decreases, problem.delay), decreases.sum(0)
-    return _Run(iterate, passes, *about, _recurrence(start, steps), failure)
+    recurrence = _recurrence(start, steps[: now.steps])
+    return _Run(
+        _latest(state._replace(change=now.change)), passes, *about, recurrence, failure, ended
+    )
 
 
 def _decreases(steps: list[_Step], scale: Float[np.ndarray, " k"]) -> Float[np.ndarray, "i k"]:
@@ -310,18 +346,26 @@ def _verified(problem: _Problem, found: _Found, run: _Run, previous: float) -> t
     """The better of two iterates in every column by true residuals, and whether a run has gained.
 
     The recursion's estimates hold for its own iterates; where the true residual is another, what
-    is known is the error that the run started from, which its steps have not made larger.
+    is known is the error that a run to its end started from, which its steps have not made larger;
+    where all estimates are in doubt, as rounding makes it anew, not much larger.
     """
     residual = problem.rhs - problem.product(run.iterate)
     old, new = safe_square_sums(found.residual), safe_square_sums(residual)
     consistent = new <= CONSISTENT * run.residual  # not where NaN
     better = consistent | (new <= old)  # steps that are sound lower the error, if not the residual
-    error = np.where(consistent, run.error, np.inf)
-    error = np.minimum(error, run.total) if run.recurrence.diagonal else found.error
-    gained = (new < GAIN * old).any() or 0 < run.total.sum() < GAIN * previous
+    doubted = (
+        found.doubted
+        or run.failure is not None
+        or (not run.ended and run.passes < problem.max_passes)
+    )
+    total = run.total if run.ended else np.full_like(run.total, np.inf)
+    error = np.where(consistent, np.minimum(run.error, total), total)
+    error = CONSISTENT * total if doubted else error
+    error = error if run.recurrence.diagonal else found.error
+    gained = (new < GAIN * old).any() or 0 < total.sum() < GAIN * previous
     new, old = (run.iterate, residual), (found.iterate, found.residual)
     iterate, residual = _picked(better, new, old)
-    return _Found(iterate, residual, error, run.passes + 1), bool(gained)
+    return _Found(iterate, residual, error, run.passes + 1, doubted), bool(gained)
 
 
 @jax.jit
@@ -395,7 +439,7 @@ def _measured(rule: AbstractStoppingRule, iterate: Array, residual: Array, rhs: 
 
 
 def _solution(
-    found: _Found, progress: Progress, recurrence: Recurrence, result: RESULTS
+    found: _Found, progress: Progress, first: _Run | None, result: RESULTS
 ) -> BlockSolution:
     columns = ~np.isfinite(progress.residual)
     value = found.iterate
@@ -403,4 +447,5 @@ def _solution(
         value = jnp.where(jnp.asarray(columns)[:, None], jnp.nan, value)
     if result not in (RESULTS.successful, RESULTS.non_finite):
         columns = progress.residual > 0
-    return BlockSolution(value, result, columns, progress, recurrence)
+    recurrence, ended = (_NOTHING, True) if first is None else (first.recurrence, first.ended)
+    return BlockSolution(value, result, columns, progress, recurrence, truncated=not ended)

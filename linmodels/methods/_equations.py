@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from linmodels._products import WhitenedDesign
-from linmodels.krylov import AbstractRoot, BlockSolution, Progress, block_cg
+from linmodels.krylov import AbstractRoot, BlockSolution, Progress, block_cg, rounding_of
 from linmodels.methods._matrix_free import MatrixFree
 from linmodels.methods._method import Hyperparameters
 from linmodels.methods.stopping import DualRule, MeanRule, PrimalRule
@@ -55,6 +55,7 @@ class Equations(NamedTuple):
             start=None if begin is None else _multiply(self.rule.root, begin),
             max_passes=limit,
             callback=callback,
+            rounding=rounding_of(self.rhs),
         )
         return solution._replace(value=divide(solution.value))
 

@@ -13,6 +13,10 @@ GRID = 20
 """Points a decade among which the maximum is sought."""
 BEYOND = 1e2
 """The largest ρλ of the smallest eigenvalue there: 1 % of its noise is left."""
+ROUNDING = 1e-15
+"""Share of the largest eigenvalue below which others are rounding, in double precision."""
+ROUNDING_OF_SPACE = 1e-12
+"""The same from a Krylov space in float32: singular values are known to 1e-7 of the largest."""
 OFFSETS = np.geomspace(1e-4, np.log(1e4), 120)
 """Of log ρ from a maximum, where the evidence may be as large."""
 
@@ -64,8 +68,8 @@ class EvidencePath(eqx.Module):
         multiplicities: of every λ_i by every probe, (p, s); None where each counts once.
         passes: products of a block with the data that it took.
         settled: whether more passes would change the maximum by less than its standard error.
-        opposite: the path by a quadrature that errs to the other side: how far it is apart is part
-            of the standard errors, so that they hold at every α and β; None where exact.
+        coarser: the path by a quadrature whose error is larger: how far it is apart is part of the
+            standard errors, so that they hold at every α and β; None where exact.
         limit: of γ, the smaller of the numbers of penalised parameters and outputs.
     """
 
@@ -79,7 +83,7 @@ class EvidencePath(eqx.Module):
     multiplicities: Float[np.ndarray, "p s"] | None = None
     passes: int = 0
     settled: bool = True
-    opposite: "EvidencePath | None" = None
+    coarser: "EvidencePath | None" = None
     limit: float = np.inf
 
     def at(self, alpha: Any, noise_precision: Any) -> PathPoints:
@@ -102,10 +106,10 @@ class EvidencePath(eqx.Module):
             - self.flat_log_determinant
         )
         evidence_error = 0.5 * log_determinant_error
-        if self.opposite is not None:
-            opposite = self.opposite.at(alpha, beta)
-            evidence_error = np.hypot(evidence_error, opposite.log_evidence - log_evidence)
-            dimension_error = np.hypot(dimension_error, opposite.effective_dimension - dimension)
+        if self.coarser is not None:
+            coarser = self.coarser.at(alpha, beta)
+            evidence_error = np.hypot(evidence_error, coarser.log_evidence - log_evidence)
+            dimension_error = np.hypot(dimension_error, coarser.effective_dimension - dimension)
         return PathPoints(log_evidence, dimension, norm, residual, evidence_error, dimension_error)
 
     def evaluate(self, alpha: Float[np.ndarray, " 1"], beta: Float[np.ndarray, " 1"]):
@@ -131,8 +135,8 @@ class EvidencePath(eqx.Module):
         largest = self.eigenvalues.max(initial=0.0)
         if largest <= 0 or not self._has_targets:
             return 1.0
-        # Far below the largest, values from a float32 Krylov space are rounding.
-        smallest = self.eigenvalues[self.eigenvalues > 1e-9 * largest].min()
+        negligible = ROUNDING if self.multiplicities is None else ROUNDING_OF_SPACE
+        smallest = self.eigenvalues[self.eigenvalues > negligible * largest].min()
         ends = 1e-4 / largest, BEYOND / smallest
         coarse = self._largest(*ends, int(GRID * np.log10(ends[1] / ends[0])), noise_precision)
         step = 10 ** (1 / GRID)
@@ -174,6 +178,7 @@ class EvidencePath(eqx.Module):
             near = np.logical_and.accumulate(fall <= error)
             moved = np.log(beta / ratios / alpha), np.log(beta / noise_precision)
             moves = np.stack([np.abs(moved[0]) / 2, np.abs(moved[1]) / 2, fall])
+            moves[:2] = np.inf if near.all() else moves[:2]  # no end is in sight
             sides.append(moves.max(axis=1, where=near, initial=0.0))
         return StrengthErrors(*np.maximum(*sides).tolist())
 
@@ -189,8 +194,8 @@ class EvidencePath(eqx.Module):
         logs = [np.log1p(np.atleast_1d(b / a)[:, None] * self.eigenvalues) for a, b in points]
         fall = self.at(*here).log_evidence - self.at(*there).log_evidence
         error = 0.5 * self._sum(logs[1] - logs[0])[1]
-        if self.opposite is not None:
-            error = np.hypot(error, self.opposite._fall(here, there)[0] - fall)
+        if self.coarser is not None:
+            error = np.hypot(error, self.coarser._fall(here, there)[0] - fall)
         return fall, error
 
     def best_noise(self, ratios: Float[np.ndarray, " g"]) -> Float[np.ndarray, " g"]:
@@ -203,11 +208,8 @@ class EvidencePath(eqx.Module):
         """Σ over eigenvalues with their multiplicities, and its standard error."""
         if self.multiplicities is None:
             return values.sum(1), np.zeros(len(values))
-        draws = values @ self.multiplicities.T
-        count = draws.shape[1]
-        if count == 1:  # uᵀf(K)u has variance 2 Σ f(λ_i)²
-            return draws[:, 0], np.sqrt(2 * (values**2 @ self.multiplicities[0]))
-        return draws.mean(1), draws.std(1, ddof=1) / np.sqrt(count)
+        mean = self.multiplicities.mean(0)  # uᵀf(K)u has variance 2 Σ f(λ_i)²
+        return values @ mean, np.sqrt(2 * (values**2 @ mean) / len(self.multiplicities))
 
 
 def require_one_each(num_groups: int, num_noises: int) -> None:

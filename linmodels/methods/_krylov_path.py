@@ -8,12 +8,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from linmodels._products import WhitenedDesign
-from linmodels.krylov import Ritz, RitzPairs, bidiagonalise
+from linmodels.krylov import Quadrature, Ritz, RitzPairs, bidiagonalise
 from linmodels.methods._evidence_path import EvidencePath
 from linmodels.methods._matrix_free import MatrixFree
 
-SHARE = 0.1
-"""Share of the Monte Carlo error that the quadrature may still be off."""
+SHARE = 1.0
+"""Share of the Monte Carlo error by which the quadratures may be off their mean, which itself is
+some five times nearer."""
 
 
 class Explored(NamedTuple):
@@ -36,7 +37,8 @@ def krylov_path(
 
     The weights that u puts on the eigenvalues of W₀W₀ᵀ are, over the mean, their multiplicities.
     Of log(1 + ρλ) and ρλ/(1 + ρλ) Gauss-Radau quadrature with a node at 0 takes too little and
-    Gauss quadrature too much (Golub & Meurant 2010), so that both together tell how far off it is.
+    Gauss quadrature too much (Golub & Meurant 2010), by nearly the same: their mean is the path,
+    and how far they are off it the error.
 
     Args:
         model: the data.
@@ -54,22 +56,27 @@ def krylov_path(
 
 
 def _is_settled(path: EvidencePath, noise_precision: float | None) -> bool:
-    """Whether both quadratures agree on the maximum, to a share of the Monte Carlo error."""
-    assert path.opposite is not None
-    sides = replace(path, opposite=None), path.opposite
-    ratios = [side.strongest_signal(noise_precision) for side in sides]
-    one, other = (side.at(1.0, ratios[0]) for side in sides)
+    """Whether the quadratures agree on the maximum, to a share of the Monte Carlo error."""
+    assert path.coarser is not None
+    one, other = replace(path, coarser=None), path.coarser
+    at, elsewhere = one.maximum(noise_precision), other.maximum(noise_precision)
+    if not at[1] > 0:  # flat parameters fit the targets: nothing is left to learn from
+        return True
+    mean, gauss = one.at(*at), other.at(*at)
+    moved = np.log(at[1] / at[0]) - np.log(elsewhere[1] / elsewhere[0])
     return bool(
-        abs(np.log(ratios[1] / ratios[0])) < 0.3
-        and abs(one.log_evidence - other.log_evidence) <= SHARE * one.log_evidence_error
-        and abs(one.effective_dimension - other.effective_dimension)
-        <= SHARE * one.effective_dimension_error
+        abs(moved) < 0.3
+        and abs(mean.log_evidence - gauss.log_evidence) <= SHARE * mean.log_evidence_error
+        and abs(mean.effective_dimension - gauss.effective_dimension)
+        <= SHARE * mean.effective_dimension_error
     )
 
 
 def path_of(model: MatrixFree, ritz: Ritz) -> EvidencePath:
     """The path of one α and one noise precision from Ritz values; the targets' lie among them."""
-    gauss, radau = (
+    values = np.concatenate([ritz.gauss.values, ritz.values])
+    weights = np.concatenate([ritz.gauss.weights, ritz.weights], axis=1) / 2
+    mean, gauss = (
         EvidencePath(
             eigenvalues=quadrature.values,
             squares=quadrature.weights[-1],
@@ -82,6 +89,6 @@ def path_of(model: MatrixFree, ritz: Ritz) -> EvidencePath:
             passes=ritz.passes,
             limit=model.largest_dimension,
         )
-        for quadrature in (ritz.gauss, ritz)
+        for quadrature in (Quadrature(values, weights), ritz.gauss)
     )
-    return replace(radau, opposite=gauss)
+    return replace(mean, coarser=gauss)

@@ -71,7 +71,8 @@ class ConjugateGradients(AbstractSolver):
     def solve(self, equations, begin, limit, hint, *, quadrature) -> Solved:
         """See `AbstractSolver.solve`."""
         solution = equations.solve(begin, limit, self.callback)
-        return Solved(solution.value, solution.result, solution.progress, solution.recurrence)
+        about = solution.value, solution.result, solution.progress, solution.recurrence
+        return Solved(*about, truncated=solution.truncated)
 
     def described(self, equations, value, hint, report) -> SolverReport:
         """As it is."""

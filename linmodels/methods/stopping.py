@@ -114,8 +114,9 @@ def report_of(
     each = max(measured.signal[:-1].mean(), np.finfo(float).tiny)
     known = np.isfinite(each)  # beside iterates that have run away any error is small
     share = lambda squares: float(max(squares[:-1].mean(), squares[-1]) / each) if known else np.inf
-    certificate = share(measured.residual**2)
-    estimate = certificate if error is None else min(certificate, share(error))
+    with np.errstate(over="ignore"):
+        certificate = share(measured.residual**2)
+        estimate = certificate if error is None else min(certificate, share(error))
     return SolverReport(passes, certificate, estimate, tolerance, measured.residual)
 
 

@@ -162,9 +162,9 @@ def test_one_probe_knows_its_error():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("power", "available", "taken"), [(1, 64, 64), (1, 20, 16), (0, 64, 16)])
+@pytest.mark.parametrize(("power", "available", "taken"), [(1, 64, 64), (1, 20, 12), (0.5, 64, 12)])
 def test_a_small_dimension_takes_more_probes(power, available, taken):
-    """Of 26, not of 180: from k probes γ is known to √(2/(k γ)), here within 4 of those."""
+    """Where α is known to above 5 %: from k probes γ is known to √(2/(k γ)), here within 4 of those."""
     x = np.random.default_rng(0).standard_normal((300, 200)) / np.arange(1, 201) ** power
     targets = x.sum(1) + np.random.default_rng(1).standard_normal(300)
     design = lx.MatrixLinearOperator(jnp.asarray(x, "float32"))

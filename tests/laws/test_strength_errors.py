@@ -31,18 +31,19 @@ def path(spectrum, rng=None, probes=16):
 
 
 @pytest.mark.law
+@pytest.mark.parametrize("probes", [2, 16])
 @pytest.mark.parametrize("noise", [None, BETA], ids=["learned", "known"])
-def test_as_large_as_errors_are(noise):
+def test_as_large_as_errors_are(noise, probes):
     """Errors of 200 draws over their standard errors have the size 1, ± 4 √(1/400) = 20 %; the
     offsets that are tried lie 10 % apart, so that standard errors may be that much smaller."""
     exact, rng = np.log(path(FALLING).maximum(noise)), np.random.default_rng(1)
     scores = []
     for _ in range(200):
-        drawn = path(FALLING, rng)
+        drawn = path(FALLING, rng, probes)
         alpha, beta = drawn.maximum(noise)
         found = drawn.strength_errors(alpha, beta, noise_known=noise is not None)
         scores.append((np.log([alpha, beta]) - exact) / (found.alpha, found.noise_precision or 1))
-        assert found.lost < 2
+        assert found.lost < 2 or probes == 2
     size = np.sqrt(np.mean(np.square(scores), axis=0))
     assert 0.8 <= size[0] <= 1.2 * 1.1
     assert size[1] == 0 if noise else 0.8 <= size[1] <= 1.2 * 1.1
