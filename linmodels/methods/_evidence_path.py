@@ -65,7 +65,8 @@ class EvidencePath(eqx.Module):
         flat_log_determinant: log det Φ_fᵀB₀Φ_f.
         rank: Σ w rank B₀.
         log_determinant: Σ w log det B₀.
-        multiplicities: of every λ_i by every probe, (p, s); None where each counts once.
+        multiplicities: of every λ_i by every probe, (p, s), of the same sum for all probes, the
+            dimension of their sphere; None where each counts once.
         passes: products of a block with the data that it took.
         settled: whether more passes would change the maximum by less than its standard error.
         coarser: the path by a quadrature whose error is larger: how far it is apart is part of the
@@ -208,8 +209,11 @@ class EvidencePath(eqx.Module):
         """Σ over eigenvalues with their multiplicities, and its standard error."""
         if self.multiplicities is None:
             return values.sum(1), np.zeros(len(values))
-        mean = self.multiplicities.mean(0)  # uᵀf(K)u has variance 2 Σ f(λ_i)²
-        return values @ mean, np.sqrt(2 * (values**2 @ mean) / len(self.multiplicities))
+        mean = self.multiplicities.mean(0)
+        total = values @ mean
+        # On the sphere uᵀf(K)u has variance 2 Σ (f(λ_i) − their mean)², but for 1 of its dimension.
+        spread = np.maximum(values**2 @ mean - total**2 / mean.sum(), 0)
+        return total, np.sqrt(2 * spread / len(self.multiplicities))
 
 
 def require_one_each(num_groups: int, num_noises: int) -> None:

@@ -48,11 +48,12 @@ def krylov_path(
         max_passes: passes before stopping all the same.
     """
     forward, backward = partial(model.forward, design), partial(model.backward, design)
-    settled = lambda ritz: _is_settled(path_of(model, ritz), noise_precision)
+    count = int((rows[:-1] != 0).any(0).sum())  # without rows of weight 0
+    settled = lambda ritz: _is_settled(path_of(model, ritz, count), noise_precision)
     ritz = bidiagonalise(forward, backward, rows, settled, max_passes=max_passes)
     done = ritz.exhausted or ritz.passes < max_passes or settled(ritz)
     assert ritz.pairs is not None
-    return Explored(replace(path_of(model, ritz), settled=done), ritz.pairs)
+    return Explored(replace(path_of(model, ritz, count), settled=done), ritz.pairs)
 
 
 def _is_settled(path: EvidencePath, noise_precision: float | None) -> bool:
@@ -72,10 +73,15 @@ def _is_settled(path: EvidencePath, noise_precision: float | None) -> bool:
     )
 
 
-def path_of(model: MatrixFree, ritz: Ritz) -> EvidencePath:
-    """The path of one α and one noise precision from Ritz values; the targets' lie among them."""
+def path_of(model: MatrixFree, ritz: Ritz, count: int) -> EvidencePath:
+    """The path of one α and one noise precision from Ritz values; the targets' lie among them.
+
+    Probes u are scaled to ‖u‖² = `count`, the number of their entries: uᵀf(WWᵀ)u is unbiased on
+    the sphere, too, and has no noise from the mean of f.
+    """
     values = np.concatenate([ritz.gauss.values, ritz.values])
     weights = np.concatenate([ritz.gauss.weights, ritz.weights], axis=1) / 2
+    scale = count / weights[:-1].sum(1, keepdims=True)
     mean, gauss = (
         EvidencePath(
             eigenvalues=quadrature.values,
@@ -85,7 +91,7 @@ def path_of(model: MatrixFree, ritz: Ritz) -> EvidencePath:
             flat_log_determinant=float(np.linalg.slogdet(model.flats.gram(np.ones(1)))[1]),
             rank=float(model.sums.rank[0]),
             log_determinant=model.sums.log_determinant,
-            multiplicities=quadrature.weights[:-1],
+            multiplicities=quadrature.weights[:-1] * scale,
             passes=ritz.passes,
             limit=model.largest_dimension,
         )

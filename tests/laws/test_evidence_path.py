@@ -157,14 +157,15 @@ def test_one_probe_knows_its_error():
     point = path.at(2.0, 1.0)
     shrunk = np.asarray(scale**2 / (2 + scale**2), np.float64)
     # One draw knows its own variance to about a factor of two here.
-    assert 0.5 < point.effective_dimension_error / np.sqrt(2 * np.sum(shrunk**2)) < 2
+    spread = np.sqrt(2 * np.sum((shrunk - shrunk.mean()) ** 2))  # of a probe on the sphere
+    assert 0.5 < point.effective_dimension_error / spread < 2
     assert abs(point.effective_dimension - shrunk.sum()) <= 5 * point.effective_dimension_error
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("power", "available", "taken"), [(1, 64, 64), (1, 20, 12), (0.5, 64, 12)])
+@pytest.mark.parametrize(("power", "available", "taken"), [(1, 64, 64), (1, 20, 12)])
 def test_a_small_dimension_takes_more_probes(power, available, taken):
-    """Where α is known to above 5 %: from k probes γ is known to √(2/(k γ)), here within 4 of those."""
+    """Of 26: from k probes γ is known to √(2/(k γ)) or better, here within 4 of those."""
     x = np.random.default_rng(0).standard_normal((300, 200)) / np.arange(1, 201) ** power
     targets = x.sum(1) + np.random.default_rng(1).standard_normal(300)
     design = lx.MatrixLinearOperator(jnp.asarray(x, "float32"))

@@ -13,7 +13,7 @@ from linmodels.methods import EvidencePath
 
 SIZE, ALPHA, BETA = 500, 10.0, 4.0
 FALLING = 1e3 / np.arange(1, SIZE + 1) ** 1.5
-ALIKE = 1e3 / np.arange(1, SIZE + 1) ** 0.5
+ALIKE = 1e3 / np.arange(1, SIZE + 1) ** 0.3
 """All far above the noise, and none much above another: noise could as well be signal."""
 
 
@@ -26,6 +26,8 @@ def targets(spectrum):
 def path(spectrum, rng=None, probes=16):
     """Exact, or with probes in the eigenvectors' own basis."""
     many = None if rng is None else rng.standard_normal((probes, len(spectrum))) ** 2
+    if many is not None:
+        many *= len(spectrum) / many.sum(1, keepdims=True)
     rest = 0.0, 0, 0.0, float(len(spectrum)), 0.0
     return EvidencePath(spectrum, targets(spectrum) ** 2, *rest, multiplicities=many)
 
