@@ -67,11 +67,12 @@ class GaussianPrior(eqx.Module):
     def g_prior(
         cls, alpha: Any = None, *, mean: PyTree = None, flat: PyTree = None, groups: PyTree = None
     ) -> "GaussianPrior":
-        """The diagonal g-prior, F = diag(M)^{-½} with M = ΦᵀB₀Φ at unit noise.
+        """The diagonal g-prior, F = diag(M)^{-½} with M = ΦᵀBΦ, where noise is learned at β = 1.
 
         The scale of every column is taken from the data when they are first seen, after flat
         columns are projected out, and then frozen: predictions do not depend on the columns'
         units (nor, with a flat intercept, on their origin). Columns of zero norm take the median.
+        The prior of a fit, `fit.prior`, keeps its scale; one made anew from its α may have another.
         """
         return cls(alpha, mean=mean, flat=flat, groups=groups, normalised=True)
 

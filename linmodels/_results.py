@@ -46,9 +46,8 @@ class FlagKind(enum.Enum):
         "left says little; α left large (one α for both does not collapse)"
     )
     STRENGTHS_UNCERTAIN = (
-        "noise and signal look alike, so that random probes leave α or the noise precision more "
-        "uncertain than the targets do (alpha_errors, noise_scale_errors): use Exact, or give the "
-        "noise precision"
+        "random probes leave α or the noise precision more uncertain than the targets do "
+        "(alpha_errors, noise_scale_errors): draw more samples, use Exact, or give the noise"
     )
     NOTHING_OBSERVED = "no observation carries information about this hyperparameter; left alone"
 

@@ -183,12 +183,18 @@ def _observed(
         return lm.Batched(data, linearised.observe(likelihood))
     inputs, targets = data
     _refuse_two_batches(linearised, inputs, targets)
-    leaves, structure = jax.tree.flatten(inputs)
+    leaves, structure = jax.tree.flatten((inputs, targets))
+    for leaf in leaves:
+        if not hasattr(leaf, "shape"):
+            raise ValueError(
+                f"Inputs and targets must be arrays, or trees of arrays; {leaf!r} is among them: "
+                "give np.asarray(x, np.float32) in the place of a list."
+            )
     if len(leaves[0]) <= batch_size:
         return linearised.observations(inputs, targets, likelihood)
-    rows = lm.RowSlices(*leaves, targets, batch_size=batch_size)
+    rows = lm.RowSlices(*leaves, batch_size=batch_size)
     places = jax.tree.unflatten(structure, range(len(leaves)))
-    return lm.Batched(rows, linearised.observe(likelihood, places))
+    return lm.Batched(rows, linearised.observe(likelihood, *places))
 
 
 def _refuse_two_batches(linearised: Linearised, inputs: Any, targets: Any) -> None:

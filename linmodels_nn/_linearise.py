@@ -78,7 +78,10 @@ class Linearised(eqx.Module):
         return lm.Observations(design, targets, likelihood, _offset(design), weights)
 
     def observe(
-        self, likelihood: lm.AbstractLikelihood | None = None, inputs: PyTree[int] = 0
+        self,
+        likelihood: lm.AbstractLikelihood | None = None,
+        inputs: PyTree[int] = 0,
+        targets: PyTree[int] = -1,
     ) -> "Observe":
         """The second argument of `lm.Batched`, whose batches are tuples of arrays, targets last.
 
@@ -95,8 +98,9 @@ class Linearised(eqx.Module):
             likelihood: of the targets; `lm.Gaussian()` where None.
             inputs: where in a batch the network's input is: a number, or a pytree of them shaped
                 as the input, such as `{"tokens": 0, "mask": 1}`.
+            targets: where its targets are, likewise; -1 is the last array.
         """
-        return Observe(self, likelihood, inputs)
+        return Observe(self, likelihood, inputs, targets)
 
     def predict(
         self,
@@ -123,10 +127,11 @@ class Linearised(eqx.Module):
                 all of them under jit.
 
         Raises:
-            ValueError: a posterior of other parameters; a batch size below 1; as `jacobian`.
+            ValueError: a posterior of other parameters; a batch size below 1; outputs that are not
+                finite; as `jacobian`.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+        if not (isinstance(batch_size, int | np.integer) and batch_size >= 1):
+            raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}.")
         nothing = lambda tree: jax.tree.map(jnp.zeros_like, tree)
         none = jax.tree.map(lambda leaf: leaf[:0], posterior.deviations)
         centred = eqx.tree_at(
@@ -135,12 +140,15 @@ class Linearised(eqx.Module):
         design = self.jacobian(inputs)
         traced = any(isinstance(x, Tracer) for x in jax.tree.leaves((posterior, design)))
         pieces = [(design, None)] if traced else self._pieces(design, batch_size)
-        first = centred.predict(pieces[0][0], _outputs(pieces[0][0]), likelihood=likelihood)
+        check = (lambda outputs: None) if traced else _require_finite
+        check(outputs := _outputs(pieces[0][0]))
+        first = centred.predict(pieces[0][0], outputs, likelihood=likelihood)
         drawn = jax.tree.map(
             lambda z, w: jnp.asarray(z, w.dtype), posterior.deviations, design.parameters
         )
         parts = [_pushed(piece, drawn, rows) for piece, rows in pieces]
         outputs, deviations = parts[0] if len(parts) == 1 else _joined(parts)
+        check(outputs)
         found = outputs, deviations, design
         return eqx.tree_at(lambda p: (p.mean, p.deviations, p.design), first, found)
 
@@ -165,18 +173,22 @@ class Observe(eqx.Module):
     linearised: Linearised
     likelihood: lm.AbstractLikelihood | None
     inputs: PyTree[int]
+    targets: PyTree[int]
 
     def __call__(self, *arrays: Any) -> lm.Observations:
         """The observations of one batch."""
-        *leaves, targets = arrays
-        places = jax.tree.leaves(self.inputs)
-        if sorted(places) != list(range(len(leaves))):
+        count = len(arrays)
+        inputs, targets = (jax.tree.leaves(tree) for tree in (self.inputs, self.targets))
+        if sorted(place % count for place in inputs + targets) != list(range(count)):
             raise ValueError(
-                f"A batch has {len(arrays)} arrays, the last its targets; the network's input is "
-                f"to be made of those at {places}. Say where each one goes by inputs=."
+                f"A batch has {count} arrays; the network's input is to be made of those at "
+                f"{inputs}, its targets of those at {targets}. Say where each one goes by inputs= "
+                "and targets=."
             )
-        inputs = jax.tree.map(lambda place: leaves[place], self.inputs)
-        return self.linearised.observations(inputs, targets, self.likelihood)
+        chosen = lambda places: jax.tree.map(lambda place: arrays[place], places)
+        return self.linearised.observations(
+            chosen(self.inputs), chosen(self.targets), self.likelihood
+        )
 
 
 def linearise(
@@ -341,6 +353,17 @@ def _pushed(
         jax.tree.map(lambda leaf: np.asarray(leaf)[:rows], outputs),
         jax.tree.map(lambda leaf: np.asarray(leaf)[:, :rows], pushed),
     )
+
+
+def _require_finite(outputs: PyTree) -> None:
+    """Refuses outputs of examples that are not finite, naming the first."""
+    for leaf in jax.tree.leaves(outputs):
+        wrong = np.argwhere(~np.isfinite(np.asarray(leaf)))
+        if len(wrong):
+            place = tuple(int(i) for i in wrong[0])
+            raise ValueError(
+                f"The network's output {place} is {float(leaf[place])}: is its input finite?"
+            )
 
 
 def _joined(parts: list[tuple[PyTree, PyTree]]) -> tuple[PyTree, PyTree]:

@@ -1,6 +1,6 @@
 """CSV in chunks. Types are inferred from all rows, not from the first ones."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,13 @@ class CsvTable(Table):
     written.
     """
 
-    def __init__(self, path: Path, text: frozenset[str]) -> None:
+    def __init__(self, path: Path, is_text: Callable[[str], bool]) -> None:
         import pyarrow as pa
 
         self.path = path
         self._names = self._header()
         refuse_repeated(path, self._names)
-        possible = {name: [pa.string()] if name in text else _candidates() for name in self._names}
+        possible = {n: [pa.string()] if is_text(n) else _candidates() for n in self._names}
         self.num_rows = 0
         for batch in track_rows(self._strings(self._names), f"reading {path.name}", None):
             self.num_rows += len(batch)

@@ -47,7 +47,7 @@ def run(arguments: Namespace) -> None:
         calendar=tuple(arguments.calendar),
         impute=arguments.impute,
     )
-    table = open_table(arguments.table, text=choices.categorical)
+    table = open_table(arguments.table, lambda name: name in choices.categorical)
     training = training_mask(arguments.holdout, arguments.seed)
     survey = survey_table(table, choices, training)
     _refuse_empty(survey, arguments.holdout)

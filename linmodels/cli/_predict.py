@@ -1,7 +1,7 @@
 """`linmodels predict`: a model and a table in, the table with predictions out."""
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ def run(arguments: Namespace) -> None:
     """
     kind = table_kind(arguments.out)
     posterior, encoding = load_model(arguments.model)
-    table = open_table(arguments.table, text=_text_columns(encoding))
+    table = open_table(arguments.table, _is_text(encoding, others=kind == "csv"))
     _refuse_columns(table, encoding, arguments.out)
     batches = predictions(posterior, encoding, table, arguments.level)
     with open_writer(arguments.out, kind) as write:
@@ -61,13 +61,20 @@ def predictions(
         yield batch
 
 
-def _text_columns(encoding: Encoding) -> list[str]:
-    """Columns of a CSV to take as they are spelt; booleans are spelt in many ways."""
-    return [
+def _is_text(encoding: Encoding, *, others: bool) -> Callable[[str], bool]:
+    """Which columns of a CSV to take as they are spelt; booleans are spelt in many ways.
+
+    Args:
+        encoding: of the model.
+        others: whether that is done with columns that the model does not use.
+    """
+    text = {
         column.name
         for column in encoding.columns
         if column.kind == "categorical" and not {"false", "true"} >= set(column.levels)
-    ]
+    }
+    used = set(encoding.sources())
+    return lambda name: name in text or (others and name not in used)
 
 
 def _added(encoding: Encoding) -> list[str]:

@@ -2,7 +2,7 @@
 
 import abc
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,12 @@ def table_kind(path: Path) -> str:
     return kind
 
 
-def open_table(path: Path, text: Iterable[str] = ()) -> Table:
+def open_table(path: Path, is_text: Callable[[str], bool] = lambda name: False) -> Table:
     """Opens a table and finds its columns' types.
 
     Args:
         path: a file whose name ends in `KINDS`.
-        text: names of CSV columns to be kept as they are spelt ("007"), whatever they look like.
+        is_text: whether a CSV column is to be kept as it is spelt ("007"), by its name.
 
     Raises:
         InputError: there is no such file, it is not what its name says, or it has no rows.
@@ -62,20 +62,20 @@ def open_table(path: Path, text: Iterable[str] = ()) -> Table:
     kind = table_kind(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file.")
-    table = _open(path, kind, frozenset(text))
+    table = _open(path, kind, is_text)
     if table.num_rows == 0:
         raise InputError(f"{path}: the table has no rows.")
     return table
 
 
-def _open(path: Path, kind: str, text: frozenset[str]) -> Table:
+def _open(path: Path, kind: str, is_text: Callable[[str], bool]) -> Table:
     import pyarrow as pa
 
     from linmodels.cli._csv import CsvTable
 
     try:
         if kind == "csv":
-            return CsvTable(path, text)
+            return CsvTable(path, is_text)
         return ParquetTable(path) if kind == "parquet" else NpzTable(path)
     except (pa.ArrowException, OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: cannot be read as {kind}: {first_line(error)}") from error
@@ -161,6 +161,8 @@ def _one_batch(table: Any) -> Any:
 
 
 def _npz_columns(path: Path) -> Iterator[tuple[str, Any]]:
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path}: cannot be read as npz: no archive as numpy.savez writes it.")
     try:
         with np.load(path, allow_pickle=False) as arrays:
             for name in arrays.files:

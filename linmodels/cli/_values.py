@@ -86,13 +86,17 @@ def rounding(column: Any, values: np.ndarray) -> float:
 
 
 def labels(column: Any, name: str) -> Any:
-    """A column as an Arrow array of strings, null where missing.
+    """A column as an Arrow array of strings, null where missing or not a number.
 
     Raises:
         InputError: the column's values have no spelling.
     """
     import pyarrow as pa
+    from pyarrow import compute, types
 
+    if types.is_floating(column.type):
+        missing = compute.call_function("is_nan", [column])
+        column = compute.call_function("if_else", [missing, pa.scalar(None, column.type), column])
     try:
         return column.cast(pa.string(), safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

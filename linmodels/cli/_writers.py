@@ -27,6 +27,8 @@ def open_writer(path: Path, kind: str) -> Iterator[Write]:
         InputError: the file cannot be written.
     """
     open_kind = {"csv": _csv, "parquet": _parquet, "npz": _npz}[kind]
+    if path.is_dir():
+        raise InputError(f"--out {path}: is a folder; give the name of a file.")
     try:
         handle, name = tempfile.mkstemp(
             prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
@@ -56,11 +58,17 @@ def _csv(path: Path) -> Iterator[Write]:
 
         def write(batch: Any) -> None:
             nonlocal writer
-            if writer is None:
-                options = csv.WriteOptions(quoting_style="needed")
-                writer = csv.CSVWriter(file, batch.schema, write_options=options)
-                stack.enter_context(writer)
-            writer.write(batch)
+            try:
+                if writer is None:
+                    options = csv.WriteOptions(quoting_style="needed")
+                    writer = csv.CSVWriter(file, batch.schema, write_options=options)
+                    stack.enter_context(writer)
+                writer.write(batch)
+            except pa.ArrowInvalid as error:
+                reason = str(error).splitlines()[0]
+                raise InputError(
+                    f"A CSV cannot hold the table ({reason}): write Parquet."
+                ) from error
 
         yield write
 

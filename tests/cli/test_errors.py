@@ -268,3 +268,43 @@ def test_wrong_arguments_exit_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as exit_:
         main(arguments)
     assert exit_.value.code == 2
+
+
+def test_a_folder_is_no_file_to_write(fitted, tmp_path, capsys):
+    said = refused(
+        capsys, "predict", fitted / "model", fitted / "t.parquet", "--out", folder(tmp_path)
+    )
+    assert "p.csv: is a folder" in said
+
+
+def folder(tmp_path):
+    made = tmp_path / "p.csv"
+    made.mkdir()
+    return made
+
+
+def test_columns_that_a_csv_cannot_hold_are_said(frame, write, fitted, tmp_path, capsys):
+    table = write(frame.assign(parts=[[1]] * len(frame)), "lists.parquet")
+    said = refused(capsys, "predict", fitted / "model", table, "--out", tmp_path / "p.csv")
+    assert "A CSV cannot hold the table" in said
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_one_array_is_no_archive(tmp_path, capsys):
+    with (tmp_path / "a.npz").open("wb") as file:
+        np.save(file, np.ones(3))
+    assert "no archive as numpy.savez" in refused(
+        capsys, "fit", tmp_path / "a.npz", "--target", "y"
+    )
+
+
+@pytest.mark.parametrize("kind", ["parquet", "npz"])
+def test_what_is_no_number_is_no_category(tmp_path, capsys, kind):
+    columns = {"g": np.r_[np.nan, np.tile([1.0, 2.0], 10)], "y": np.arange(21.0)}
+    path = tmp_path / f"t.{kind}"
+    if kind == "npz":
+        np.savez(path, **columns)
+    else:
+        pd.DataFrame(columns).to_parquet(path)
+    said = refused(capsys, "fit", path, "--target", "y", "--categorical", "g")
+    assert "'g' is missing in row 1" in said

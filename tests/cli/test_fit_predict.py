@@ -218,3 +218,11 @@ def test_a_wide_table_is_fitted_on_the_dual_side(tmp_path, capsys):
     np.savez(tmp_path / "t.npz", x=x, y=x[:, 0] + 0.1 * rng.normal(size=20))
     assert main(["fit", str(tmp_path / "t.npz"), "--target", "y"]) == 0
     assert value(capsys.readouterr().out, "method").startswith("exact, dual")
+
+
+def test_columns_that_the_model_does_not_use_stay_as_they_are_spelt(frame, model, tmp_path):
+    spelt = ["007", "12345678901234567890123", "1.10"]
+    table, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    frame[:3].assign(label=spelt).to_csv(table, index=False)
+    assert main(["predict", str(model), str(table), "--out", str(out)]) == 0
+    assert pd.read_csv(out, dtype=str).label.tolist() == spelt

@@ -13,7 +13,7 @@ from linmodels.methods import EvidencePath
 
 SIZE, ALPHA, BETA = 500, 10.0, 4.0
 FALLING = 1e3 / np.arange(1, SIZE + 1) ** 1.5
-ALIKE = 1e3 / np.arange(1, SIZE + 1) ** 0.3
+ALIKE = 1e3 / np.arange(1, SIZE + 1) ** 0.5
 """All far above the noise, and none much above another: noise could as well be signal."""
 
 
@@ -63,22 +63,21 @@ def observed(spectrum):
     return lm.Observations(operator, jnp.asarray(targets(spectrum), jnp.float32))
 
 
-def learned(data, prior=None, method=None):
-    about = {"method": method or lm.BlockCG(), "num_samples": 16, "key": jax.random.key(0)}
+def learned(data, prior=None, method=None, num_samples=16):
+    about = {"method": method or lm.BlockCG(), "num_samples": num_samples, "key": jax.random.key(0)}
     return lm.maximise_evidence(data, prior or lm.GaussianPrior(), **about)
 
 
-@pytest.mark.parametrize("name", ["falling", "alike"])
-def test_a_fit_says_how_well_it_knows_its_strengths(name):
+@pytest.mark.parametrize(("spectrum", "probes"), [(FALLING, 16), (ALIKE, 16), (ALIKE, 1)])
+def test_a_fit_says_how_well_it_knows_its_strengths(spectrum, probes):
     """Within 4 of its standard errors of the exact ones, and flagged where those say nothing."""
-    spectrum = {"falling": FALLING, "alike": ALIKE}[name]
-    fit, exact = learned(observed(spectrum)), path(spectrum).maximum(None)
+    fit, exact = learned(observed(spectrum), num_samples=probes), path(spectrum).maximum(None)
     moved = np.log([float(fit.prior.alpha), float(fit.noise_scale[0])]) - np.log(exact)
     errors = np.concatenate([fit.alpha_errors, fit.noise_scale_errors])
     assert (abs(moved) <= 4 * errors).all()
     uncertain = [flag.kind for flag in fit.flags] == [FlagKind.STRENGTHS_UNCERTAIN]
-    assert uncertain == (name == "alike")
-    assert uncertain or (errors < 0.2).all()
+    assert uncertain == (probes == 1)
+    assert uncertain or (errors < 0.4).all()
 
 
 def test_errors_are_none_of_exact_methods_and_unknown_of_groups_by_samples():

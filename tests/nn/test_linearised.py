@@ -113,7 +113,9 @@ def test_the_parts_of_a_batch_become_the_input():
     observe = linearised.observe(lm.Gaussian(2.0), inputs={"token": 0, "numbers": 1})
     seen = observe(inputs["token"], inputs["numbers"], targets)
     assert eqx.tree_equal(data, seen)
-    with pytest.raises(ValueError, match=r"A batch has 3 arrays, .* those at \[0\]\. Say where"):
+    with pytest.raises(
+        ValueError, match=r"A batch has 3 arrays; .* those at \[0\], .* at \[-1\]\. Say where"
+    ):
         linearised.observe()(inputs["token"], inputs["numbers"], targets)
 
 

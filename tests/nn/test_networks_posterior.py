@@ -198,7 +198,7 @@ def test_predictions_in_pieces():
             ).deviations.sum()
         )(1.0)  # all at once under transformations
         np.testing.assert_allclose(slopes, pieces.deviations.sum(), rtol=1e-4, atol=1e-4)
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="batch_size must be an integer of at least 1, got 0"):
         linearised.predict(posterior, normal(7, 3), batch_size=0)
 
 
