@@ -91,7 +91,7 @@ def test_groups_on_their_way(information, dimension, norm, error, flagged):
     state = updated(terms, error / dimension / 10)
     at = Hyperparameters(state.alpha, state.noise_precision)
     scales = SCALES._replace(information=np.array([1e6, information]))
-    found = flags(at, state.runaway, -100.0, terms, False, system, scales, False)
+    found = flags(at, state.runaway, -100.0, terms, False, 0.0, system, scales, False)
     assert [flag.where for flag in found] == ([1] if flagged else [])
 
 

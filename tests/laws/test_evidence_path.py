@@ -76,7 +76,8 @@ def test_known_norms_and_residuals_are_exact():
 def test_a_signal_a_thousand_times_the_noise(side):
     """Smooth features: β λ_max/α is 5e7, beyond 1/ε in float32. Within 5 standard errors of exact.
 
-    What holds no random probe is known to ε of ‖y‖ in the residual: 3e-4 of ‖y − Φθ̄‖² here.
+    What holds no random probe is known as well as the quadratures agree, and to ε of ‖y‖ in the
+    residual: 3e-4 of ‖y − Φθ̄‖² here.
     """
     rng = np.random.default_rng(0)
     places = rng.uniform(-1, 1, (300, 2))
@@ -88,9 +89,10 @@ def test_a_signal_a_thousand_times_the_noise(side):
         lm.evidence_path(data, lm.GaussianPrior(), method=method, key=jax.random.key(0))
         for method in (lm.Exact(), lm.BlockCG(side))
     )
-    truth, found = (p.at(1.6, 1e6) for p in (exact, path))
-    np.testing.assert_allclose(found.residual, truth.residual, rtol=1e-3)
-    np.testing.assert_allclose(found.norm, truth.norm, rtol=1e-3)
+    truth, found, coarser = (p.at(1.6, 1e6) for p in (exact, path, path.coarser))
+    for name in ("residual", "norm"):
+        right, value, other = (getattr(point, name)[0] for point in (truth, found, coarser))
+        assert abs(value - right) <= abs(value - other) + 1e-3 * right
     error = found.effective_dimension - truth.effective_dimension
     assert abs(error) <= 5 * found.effective_dimension_error
     assert abs(found.log_evidence - truth.log_evidence) <= 5 * found.log_evidence_error
@@ -163,7 +165,7 @@ def test_one_probe_knows_its_error():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("power", "available", "taken"), [(1, 64, 64), (1, 20, 12)])
+@pytest.mark.parametrize(("power", "available", "taken"), [(1, 64, 64), (1, 16, 10)])
 def test_a_small_dimension_takes_more_probes(power, available, taken):
     """Of 26: from k probes γ is known to √(2/(k γ)) or better, here within 4 of those."""
     x = np.random.default_rng(0).standard_normal((300, 200)) / np.arange(1, 201) ** power

@@ -123,3 +123,35 @@ def test_a_linearised_network_has_its_own_state():
     _, state = trained_convolutional()
     with pytest.raises(ValueError, match="a linearised network has its own"):
         nn.laplace(nn.linearise(mlp()), arrays(), key=KEY, state=state)
+
+
+def test_targets_in_trees_come_in_batches():
+    """As all in one piece."""
+    linearised = nn.linearise(lambda n, x: {"u": n(x)[0], "v": n(x)[1] ** 2}, mlp())
+    x, y = arrays()
+    data = x, {"u": y[:, 0], "v": y[:, 1]}
+    about = {"key": KEY, "num_samples": 3}
+    one, more = (nn.laplace(linearised, data, batch_size=size, **about) for size in (12, 5))
+    np.testing.assert_allclose(more.log_evidence, one.log_evidence, rtol=1e-4)
+    np.testing.assert_allclose(more.fit.prior.alpha, one.fit.prior.alpha, rtol=1e-3)
+
+
+def test_inputs_that_are_not_finite_are_named_in_any_piece(regression):
+    x = np.asarray(normal(7, 3)).copy()
+    x[5, 0] = np.nan
+    with pytest.raises(ValueError, match=r"output \(5, 0\) is nan: is its input finite"):
+        regression.predict(x, batch_size=3)
+
+
+def test_lists_are_refused():
+    with pytest.raises(ValueError, match="must be arrays, or trees of arrays"):
+        nn.laplace(mlp(), (arrays()[0].tolist(), arrays()[1]), key=KEY)
+
+
+def test_evidence_where_rates_are_huge_says_what_rounding_leaves():
+    """Of counts under f = 30 + 0.1 x at the weights: Σ eᶠ is 1e14, of which 4 ε is beyond 0.09."""
+    function = lambda w, x: w["a"] * x[0] + w["b"]
+    linearised = nn.linearise(function, {"a": jnp.array(0.1), "b": jnp.array(30.0)})
+    data = jnp.linspace(-1, 1, 12)[:, None], np.arange(12) % 3
+    fitted = nn.laplace(linearised, data, lm.Poisson(), key=KEY, num_samples=3)
+    assert abs(fitted.log_evidence + 14.7726) <= fitted.fit.log_evidence_error  # α → ∞: f = 0
