@@ -94,7 +94,7 @@ def maximum(path: EvidencePath) -> tuple[float, float]:
 
 
 def by_path(problem: lm.Observations, key: jax.Array) -> Strengths:
-    """One space of 11 vectors, and for a small γ another one of up to 65."""
+    """One space of 12 vectors, and for a small γ another one of up to 65."""
     by = lambda count: lm.evidence_path(
         problem, lm.GaussianPrior(), method=lm.BlockCG(), num_samples=count, key=key
     )
@@ -164,7 +164,7 @@ def row(name: str, spectrum: np.ndarray) -> list[str]:
 
 
 NOTES = """
-α and log det(I + WᵀW) at the maximum of a path from one Krylov space with 10 probes, and where the
+α and log det(I + WᵀW) at the maximum of a path from one Krylov space with 11 probes, and where the
 standard error of log α is above 5 % another one with up to 64, medians of 5 keys, against the exact
 ones; ±: the standard error of log α that the path states. Vector-passes: products with WᵀW times
 vectors. EM: steps by solves, each from the one before, until `maximise_evidence` takes them for
