@@ -255,11 +255,9 @@ def _restarted_until_met(problem: _Problem, found: _Found, progress: Progress) -
         found, gained = _verified(problem, found, run, previous)
         previous, progress = run.total.sum(), _progress(problem, found)
         if _hides_an_error(problem, found, progress):
-            found, gained = (
-                found._replace(error=np.full_like(found.error, np.inf), doubted=True),
-                True,
-            )
-            progress = progress._replace(error=found.error)
+            unknown, gained = np.full_like(found.error, np.inf), True
+            found = found._replace(error=unknown, doubted=True)
+            progress = progress._replace(error=unknown)
         if run.failure is not None and not gained:
             result = run.failure
         elif found.passes >= problem.max_passes:

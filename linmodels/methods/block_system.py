@@ -48,8 +48,8 @@ from linmodels.methods._solver import AbstractSolver
 from linmodels.methods.stopping import evaluation_of, report_of
 
 MAX_PROBES = 11
-"""Random vectors of the evidence path, a block of 12 with the targets: they give γ to √(2/(11 γ)) or
-better."""
+"""Random vectors of the evidence path, a block of 12 with the targets: they give γ to √(2/(11 γ))
+or better."""
 PRECISION = 0.035
 """Relative error of α and of the noise precision for which another path follows where that takes at
 least twice as many, and there are more: for a small γ, or where noise and signal look alike."""

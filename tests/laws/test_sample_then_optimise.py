@@ -245,7 +245,7 @@ def test_another_descent_never_makes_it_worse():
     x = np.asarray(jax.random.normal(jax.random.key(0), (200, 60))) * np.logspace(0, 1.5, 60)
     rows = lm.RowSlices(x.astype(np.float32), x[:, 0].astype(np.float32), batch_size=20)
     data, errors = lm.Batched(rows, observe_known), []
-    for limit in (30, 60, 120, 240):
+    for limit in (30, 60, 240, 480):
         method = lm.SampleThenOptimise(tolerance=1e-9, max_passes=limit)
         fit = lm.infer(data, PRIOR, method=method, num_samples=4, key=KEY, throw=False)
         errors.append(fit.solver.estimate)
