@@ -33,6 +33,9 @@ from linmodels.methods import (
     Solution,
 )
 
+ROUNDINGS = 4
+"""Of the expansion's own fit, which is taken off again: huge where a curvature is held far away."""
+
 
 def prepared(
     data: Data,
@@ -96,10 +99,6 @@ def _around_the_mode(
         first_scales=first.scales(),
         held=None if curvature_at is None else first,
     )
-
-
-ROUNDINGS = 4
-"""Of the expansion's own fit, which is taken off again: huge where a curvature is held far away."""
 
 
 class Left(NamedTuple):

@@ -4,11 +4,8 @@ from linmodels.krylov._bidiagonal import Quadrature as Quadrature
 from linmodels.krylov._bidiagonal import Ritz as Ritz
 from linmodels.krylov._bidiagonal import RitzPairs as RitzPairs
 from linmodels.krylov._bidiagonal import bidiagonalise as bidiagonalise
-from linmodels.krylov._block_cg import AbstractStoppingRule as AbstractStoppingRule
 from linmodels.krylov._block_cg import BlockSolution as BlockSolution
-from linmodels.krylov._block_cg import Progress as Progress
 from linmodels.krylov._block_cg import Recurrence as Recurrence
-from linmodels.krylov._block_cg import RelativeResidual as RelativeResidual
 from linmodels.krylov._block_cg import block_cg as block_cg
 from linmodels.krylov._block_cg import rounding_of as rounding_of
 from linmodels.krylov._preconditioners import OVERSAMPLING as OVERSAMPLING
@@ -26,6 +23,9 @@ from linmodels.krylov._preconditioners import Sketchable as Sketchable
 from linmodels.krylov._preconditioners import nystrom_eigenpairs as nystrom_eigenpairs
 from linmodels.krylov._quadrature import quadratic_forms as quadratic_forms
 from linmodels.krylov._quadrature import with_node_at_one as with_node_at_one
+from linmodels.krylov._stopping_rule import AbstractStoppingRule as AbstractStoppingRule
+from linmodels.krylov._stopping_rule import Progress as Progress
+from linmodels.krylov._stopping_rule import RelativeResidual as RelativeResidual
 
 __all__ = [
     "OVERSAMPLING",

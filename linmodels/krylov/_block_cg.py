@@ -1,6 +1,5 @@
 """Conjugate gradients for all right-hand sides in one block."""
 
-import abc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from linmodels._blocks import (
     unit_scales,
 )
 from linmodels._results import RESULTS
+from linmodels.krylov._stopping_rule import AbstractStoppingRule, Progress
 
 Product = Callable[[Float[Array, "k d"]], Float[Array, "k d"]]
 """Products of a symmetric operator with every vector of a block."""
@@ -26,57 +26,6 @@ CONSISTENT = 4.0
 """Largest ratio of true to recursive squared residuals at which the recursion is believed."""
 GAIN = 0.25
 """A restart that leaves more than this share of the squared error has gained nothing."""
-
-
-class Progress(NamedTuple):
-    """Where a solve stands, one entry a right-hand side."""
-
-    passes: int
-    """products with the operator so far, each with a whole block"""
-    right_hand_side: Float[np.ndarray, " k"]
-    """‖b‖²"""
-    residual: Float[np.ndarray, " k"]
-    """‖b − Hx‖²"""
-    error: Float[np.ndarray, " k"]
-    """‖x − H⁻¹b‖²_H, estimated; infinite while unknown"""
-    measure: PyTree[Float[np.ndarray, " k"]]
-    """what the stopping rule measures of the iterates"""
-
-
-class AbstractStoppingRule(eqx.Module):
-    """When iterates are good enough."""
-
-    @abc.abstractmethod
-    def measure(
-        self, iterate: Float[Array, "k d"], residual: Float[Array, "k d"], rhs: Float[Array, "k d"]
-    ) -> PyTree[Float[Array, " k"]]:
-        """What `met` needs to know of every iterate, a number or several; runs inside jit."""
-
-    @abc.abstractmethod
-    def met(self, progress: Progress) -> bool:
-        """Whether to stop."""
-
-
-class RelativeResidual(AbstractStoppingRule):
-    """‖b − Hx‖ ≤ tolerance · ‖b‖ for every right-hand side.
-
-    Raises:
-        ValueError: a tolerance outside (0, 1).
-    """
-
-    tolerance: float = eqx.field(static=True)
-
-    def __check_init__(self):
-        if not 0 < self.tolerance < 1:
-            raise ValueError(f"tolerance must be between 0 and 1, got {self.tolerance}.")
-
-    def measure(self, iterate, residual, rhs) -> tuple[()]:
-        """Nothing is needed."""
-        return ()
-
-    def met(self, progress: Progress) -> bool:
-        """Every column below its own tolerance."""
-        return bool((progress.residual <= self.tolerance**2 * progress.right_hand_side).all())
 
 
 class Recurrence(NamedTuple):
@@ -220,6 +169,7 @@ def block_cg(
         ValueError: max_passes below 1, or a start of another shape.
 
     >>> import jax.numpy as jnp
+    >>> from linmodels.krylov import RelativeResidual
     >>> matrix = jnp.array([[2.0, 1.0], [1.0, 3.0]])
     >>> solution = block_cg(lambda x: x @ matrix, jnp.array([[1.0, -2.0]]), RelativeResidual(1e-5))
     >>> solution.value.round(3)

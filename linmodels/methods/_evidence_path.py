@@ -148,15 +148,13 @@ class EvidencePath(eqx.Module):
     ) -> float:
         """ρ of the largest evidence among some."""
         ratios = np.geomspace(smallest, largest, count)
-        beta = self.best_noise(ratios) if noise_precision is None else noise_precision
+        beta = self._noise(ratios, noise_precision)
         return float(ratios[np.argmax(self.at(beta / ratios, beta).log_evidence)])
 
     def maximum(self, noise_precision: float | None) -> tuple[float, float]:
         """α and β of `strongest_signal`; β is not positive if flat parameters fit the targets."""
         ratio = self.strongest_signal(noise_precision)
-        beta = noise_precision
-        if beta is None:
-            beta = float(self.best_noise(np.array([ratio]))[0])
+        beta = float(self._noise(np.array([ratio]), noise_precision)[0])
         return beta / ratio, beta
 
     def strength_errors(
@@ -173,8 +171,7 @@ class EvidencePath(eqx.Module):
         sides = []
         for offsets in (OFFSETS, -OFFSETS):
             ratios = noise_precision / alpha * np.exp(offsets)
-            known = np.full(len(ratios), noise_precision)
-            beta = known if noise_known else self.best_noise(ratios)
+            beta = self._noise(ratios, noise_precision if noise_known else None)
             fall, error = self._fall((alpha, noise_precision), (beta / ratios, beta))
             near = np.logical_and.accumulate(fall <= error)
             moved = np.log(beta / ratios / alpha), np.log(beta / noise_precision)
@@ -204,6 +201,14 @@ class EvidencePath(eqx.Module):
         left = 1 / (1 + ratios[:, None] * self.eigenvalues) @ self.squares + self.remainder
         count = self.rank - self.num_flat
         return count / np.maximum(left, max(count, 1.0) * np.finfo(float).tiny)
+
+    def _noise(
+        self, ratios: Float[np.ndarray, " g"], noise_precision: float | None
+    ) -> Float[np.ndarray, " g"]:
+        """β at every ρ: the one that is known, else the best."""
+        if noise_precision is None:
+            return self.best_noise(ratios)
+        return np.full(len(ratios), noise_precision)
 
     def _sum(self, values: Float[np.ndarray, "g s"]) -> tuple[np.ndarray, np.ndarray]:
         """Σ over eigenvalues with their multiplicities, and its standard error."""
