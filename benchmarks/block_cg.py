@@ -21,7 +21,7 @@ from jax.experimental.sparse import BCOO
 from jax.scipy.fft import dct, idct
 
 import linmodels as lm
-from linmodels.krylov import AbstractStoppingRule, IdentityRoot, block_cg
+from linmodels.krylov import AbstractStoppingRule, block_cg
 from linmodels.methods.stopping import PrimalRule
 
 K = 64
@@ -153,7 +153,7 @@ def row(name: str, problem: Problem, tolerance: float) -> list[str]:
     solve = lambda rule: block_cg(
         lambda x: product(problem, x), problem.rhs, rule, max_passes=2_000
     )
-    oracle, own = TrueError(problem, tolerance), PrimalRule(IdentityRoot(), tolerance)
+    oracle, own = TrueError(problem, tolerance), PrimalRule(tolerance)
     ours, ruled, theirs = solve(oracle), solve(own), fewest_steps(problem, tolerance)
     own_time = timed(lambda: solve(own).value)
     flag = "" if ruled.result == lm.RESULTS.successful else " (flagged)"

@@ -14,7 +14,7 @@ from linmodels._batches import Data, batches, example_batch, num_outputs
 from linmodels._expansion import at_prior_mean
 from linmodels._priors import GaussianPrior
 from linmodels._products import normal
-from linmodels.krylov import IdentityRoot, block_cg
+from linmodels.krylov import block_cg
 from linmodels.methods import AbstractMethod, BlockCG, EvidencePath, Exact
 from linmodels.methods.block_system import BlockSystem
 from linmodels.methods.stopping import PrimalRule
@@ -188,7 +188,7 @@ def _rehearsed(path: EvidencePath, ratio: float, num_samples: int) -> int:
     rhs = draws * jnp.asarray(np.sqrt(h * counts), draws.dtype)
     rhs = rhs.at[-1].multiply(jnp.asarray(np.sqrt(ratio * values), draws.dtype))
     scale = jnp.asarray(h, draws.dtype)
-    rule = PrimalRule(IdentityRoot(), 1 / (8 * num_samples))
+    rule = PrimalRule(1 / (8 * num_samples))
     return block_cg(lambda x: scale * x, rhs, rule).progress.passes
 
 

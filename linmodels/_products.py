@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from linmodels._arrays import ravel, size_of, unravel
 from linmodels._batches import Batch
-from linmodels._blocks import products, times, transpose_products
+from linmodels._blocks import products, square_sums, times, transpose_products
 from linmodels._observations import Observations
 from linmodels._priors import GaussianPrior
 from linmodels._whitening import (
@@ -181,3 +181,11 @@ def normal(batch: Batch, design: WhitenedDesign, x: Float[Array, "k r"]) -> Floa
     """Wᵀ W x."""
     data = batch.observations()
     return design.transpose_product(data, design.product(data, x))
+
+
+@eqx.filter_jit
+def misfit(batch: Batch, design: WhitenedDesign, x: Float[Array, "k r"], rows: Float[Array, "k N"]):
+    """Wᵀ(c − Wx) of rows c, and ‖c‖² and ‖c − Wx‖², (2, k)."""
+    data = batch.observations()
+    left = rows - design.product(data, x)
+    return design.transpose_product(data, left), jnp.stack([square_sums(rows), square_sums(left)])

@@ -13,8 +13,8 @@ class RESULTS(eqx.Enumeration):
     max_steps_reached = "The hyperparameters did not settle within `max_steps`."
     max_passes_reached = "The solver did not reach its tolerance within `max_passes`: allow more."
     stagnated = (
-        "The solver's true residual stopped falling at the working precision: enable x64, rescale, "
-        "or ask for a larger tolerance."
+        "The solver's true residual stopped falling at the working precision: enable x64, give a "
+        "preconditioner, rescale, or ask for a larger tolerance."
     )
     negative_curvature = (
         "The solver met negative curvature: the operator is not positive definite, or its "

@@ -5,7 +5,7 @@ from linmodels.krylov._bidiagonal import Ritz as Ritz
 from linmodels.krylov._bidiagonal import RitzPairs as RitzPairs
 from linmodels.krylov._bidiagonal import bidiagonalise as bidiagonalise
 from linmodels.krylov._block_cg import BlockSolution as BlockSolution
-from linmodels.krylov._block_cg import Recurrence as Recurrence
+from linmodels.krylov._block_cg import Residual as Residual
 from linmodels.krylov._block_cg import block_cg as block_cg
 from linmodels.krylov._block_cg import rounding_of as rounding_of
 from linmodels.krylov._preconditioners import OVERSAMPLING as OVERSAMPLING
@@ -23,6 +23,7 @@ from linmodels.krylov._preconditioners import Sketchable as Sketchable
 from linmodels.krylov._preconditioners import nystrom_eigenpairs as nystrom_eigenpairs
 from linmodels.krylov._quadrature import quadratic_forms as quadratic_forms
 from linmodels.krylov._quadrature import with_node_at_one as with_node_at_one
+from linmodels.krylov._recursion import Recurrence as Recurrence
 from linmodels.krylov._stopping_rule import AbstractStoppingRule as AbstractStoppingRule
 from linmodels.krylov._stopping_rule import Progress as Progress
 from linmodels.krylov._stopping_rule import RelativeResidual as RelativeResidual
@@ -45,6 +46,7 @@ __all__ = [
     "RandomisedEigen",
     "Recurrence",
     "RelativeResidual",
+    "Residual",
     "Ritz",
     "RitzPairs",
     "Sketchable",

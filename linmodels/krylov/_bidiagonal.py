@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from linmodels._blocks import gram, orthonormalised, times, unit_scales
-from linmodels.krylov._block_cg import Product
-from linmodels.krylov._preconditioners import Eigenpairs
+from linmodels.krylov._preconditioners import Eigenpairs, Product
 
 COUPLED = 1.0
 """What may be left between a vector that is known and the rest: no more than the prior's 1."""

@@ -14,8 +14,9 @@ from jaxtyping import Array, Float
 
 from linmodels._blocks import gram, norms, orthonormalised, times
 from linmodels._draws import normal_draws
-from linmodels.krylov._block_cg import Product
 
+Product = Callable[[Float[Array, "k d"]], Float[Array, "k d"]]
+"""Products of a symmetric operator with every vector of a block."""
 OVERSAMPLING = 10
 """Vectors of a sketch beyond the rank that is kept."""
 PROBES = 64

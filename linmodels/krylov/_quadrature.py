@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
-from linmodels.krylov._block_cg import Recurrence
+from linmodels.krylov._recursion import Recurrence
 
 MAX_SIDE = 3_000
 """Largest tridiagonal matrix to decompose: beyond, its leading part serves."""

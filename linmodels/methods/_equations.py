@@ -8,8 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from linmodels._blocks import safe_square_sums
 from linmodels._products import WhitenedDesign
-from linmodels.krylov import AbstractRoot, BlockSolution, Progress, block_cg, rounding_of
+from linmodels.krylov import (
+    AbstractRoot,
+    BlockSolution,
+    Progress,
+    Residual,
+    block_cg,
+    rounding_of,
+)
 from linmodels.methods._matrix_free import MatrixFree
 from linmodels.methods._method import Hyperparameters
 from linmodels.methods.stopping import DualRule, MeanRule, PrimalRule
@@ -24,7 +32,10 @@ class Equations(NamedTuple):
     """z, and 0 for the mean"""
     product: Callable[[Array], Array]
     rhs: Float[Array, "k1 n"]
+    residual: Callable[[Array], Residual]
     rule: PrimalRule | DualRule | MeanRule
+    root: AbstractRoot
+    """P^{½}"""
     design: WhitenedDesign
     size: int
     """side of H, flat parameters apart"""
@@ -46,18 +57,17 @@ class Equations(NamedTuple):
         limit: int,
         callback: Callable[[Progress], None] | None,
     ) -> BlockSolution:
-        """By P^{-½}HP^{-½} y = P^{-½}b; q = P^{-½}y."""
-        divide = lambda q: _divide(self.rule.root, q)
-        solution = block_cg(
-            lambda y: divide(self.product(divide(y))),
-            divide(self.rhs),
+        """By block conjugate gradients."""
+        return block_cg(
+            self.product,
+            self.rhs,
             self.rule,
-            start=None if begin is None else _multiply(self.rule.root, begin),
+            root=self.root,
+            start=begin,
             max_passes=limit,
             callback=callback,
-            rounding=rounding_of(self.rhs),
+            residual=self.residual,
         )
-        return solution._replace(value=divide(solution.value))
 
 
 def primal_equations(
@@ -67,15 +77,28 @@ def primal_equations(
     root: AbstractRoot,
     tolerance: float,
 ) -> Equations:
-    """(I + WᵀW) x = z + Wᵀu."""
+    """(I + WᵀW) x = z + Wᵀu.
+
+    Residuals are z − x + Wᵀ(u − Wx). Rounding of Wx and u in the rows makes an error of no more
+    than its own size, where that of Wᵀu may be √λ₁ times as large in directions of H = 1. What is
+    left there comes from sums of columns: ‖W‖_F² for entries of 1 in x and in u − Wx.
+    """
     draws, scale = model.prior_draws(), design.scale
+    rhs = draws + pull(design, model.crosses(at.beta))
+
+    def residual(x: Array) -> Residual:
+        pulled, squares = model.misfit(design, at.beta, x)
+        return Residual(draws - x + pulled, _rounding_by_rows(model, rhs, x, squares))
+
     return Equations(
         model,
         at,
         draws,
         lambda x: x + model.normal(design, x),
-        draws + pull(design, model.crosses(at.beta)),
-        PrimalRule(root, tolerance),
+        rhs,
+        residual,
+        PrimalRule(tolerance),
+        root,
         design,
         model.num_penalised,
         coordinates=lambda x: x,
@@ -94,13 +117,17 @@ def dual_equations(
     """x = z + Wᵀc with (I + WWᵀ) c = u − Wz."""
     draws, rows = model.prior_draws(), model.rows(at.beta)
     rhs = rows - model.forward(design, draws)
+    product = lambda c: c + model.outward(design, c)
+    rounding = rounding_of(safe_square_sums(rhs), rhs.dtype)
     return Equations(
         model,
         at,
         draws,
-        lambda c: c + model.outward(design, c),
+        product,
         rhs,
-        DualRule(rows, root, tolerance),
+        lambda c: Residual(rhs - product(c), rounding),
+        DualRule(rows, tolerance),
+        root,
         design,
         rhs.shape[1],
         coordinates=lambda c: draws + model.backward(design, c),
@@ -109,14 +136,16 @@ def dual_equations(
     )
 
 
-@eqx.filter_jit
-def _divide(root: AbstractRoot, x: Float[Array, "k n"]) -> Float[Array, "k n"]:
-    return root.divide(x)
-
-
-@eqx.filter_jit
-def _multiply(root: AbstractRoot, x: Float[Array, "k n"]) -> Float[Array, "k n"]:
-    return root.multiply(x)
+def _rounding_by_rows(
+    model: MatrixFree, rhs: Array, x: Array, squares: Float[Array, "2 k1"]
+) -> Float[np.ndarray, " k1"]:
+    """As of b − Hx where there are no draws, whose b tell ‖W‖_F."""
+    each = rounding_of(safe_square_sums(rhs), rhs.dtype)
+    if len(rhs) == 1:
+        return each
+    rows, left = np.asarray(squares, np.float64)
+    entries = left / max(model.sums.rank.sum(), 1) + safe_square_sums(x) / x.shape[1]
+    return rounding_of(rows, x.dtype) + each[:-1].mean() * entries
 
 
 @eqx.filter_jit

@@ -22,6 +22,7 @@ from linmodels._products import (
     forward,
     look,
     look_at_rows,
+    misfit,
     normal,
     unit_design,
 )
@@ -147,6 +148,13 @@ class MatrixFree(eqx.Module):
     def normal(self, design: WhitenedDesign, x: Float[Array, "k r"]) -> Float[Array, "k r"]:
         """WᵀWx in one pass."""
         return sum_of(normal(batch, design, x) for batch in batches(self.data))
+
+    def misfit(
+        self, design: WhitenedDesign, beta: Float[np.ndarray, " C"], x: Float[Array, "k1 r"]
+    ) -> tuple[Float[Array, "k1 r"], Float[Array, "2 k1"]]:
+        """Wᵀ(c − Wx) of `rows` c in one pass, and ‖c‖² and ‖c − Wx‖²."""
+        rows_of = self.rows_by_batch(beta)
+        return sum_of(misfit(batch, design, x, rows_of(batch)) for batch in batches(self.data))
 
     def forward(self, design: WhitenedDesign, x: Float[Array, "k r"]) -> Float[Array, "k N"]:
         """Wx in one pass."""

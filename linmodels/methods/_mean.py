@@ -58,7 +58,7 @@ def mean_by_products(
         operator = sketchable(model, design, preconditioner.batches, dual=False)
         root = preconditioner.root(operator, key=key)
     equations = primal_equations(model, at, design, root, closeness)
-    equations = equations._replace(rule=MeanRule(root, model.largest_dimension, closeness))
+    equations = equations._replace(rule=MeanRule(model.largest_dimension, closeness))
     begin = jnp.where(design.scale > 0, jnp.asarray(near, design.scale.dtype), 0)[None]
     solution = equations.solve(equations.begin(begin), max_passes, callback)
     units = model.units(design, solution.value, model.crosses(at.beta))

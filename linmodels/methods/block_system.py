@@ -228,7 +228,7 @@ class BlockSystem(AbstractSystem):
         if determinant is None:
             epsilon = float(jnp.finfo(x.dtype).eps)
             estimate = truncated_log_determinant if solved.truncated else log_determinant_of
-            determinant = estimate(solved.recurrence, equations.size, rule.root, epsilon)
+            determinant = estimate(solved.recurrence, equations.size, equations.root, epsilon)
         terms = evidence_terms(model, alpha, beta, x, units, determinant)
         error = solved.progress.error if self.side == "primal" else None
         passes = spent + solved.progress.passes

@@ -17,7 +17,7 @@ from linmodels._priors import GaussianPrior
 from linmodels._products import WhitenedDesign
 from linmodels._results import RESULTS
 from linmodels.effective_dimension import Estimate, SampleNorms, combined
-from linmodels.krylov import AbstractPreconditioner, AbstractRoot, IdentityRoot, Ritz, bidiagonalise
+from linmodels.krylov import AbstractPreconditioner, AbstractRoot, Ritz, bidiagonalise
 from linmodels.methods._evidence_path import EvidencePath
 from linmodels.methods._krylov_path import SHARE
 from linmodels.methods._mean import mean_by_products
@@ -161,7 +161,7 @@ class MatheronSystem(AbstractSystem):
         kernel = _Kernel(model.data, design, root, rows.shape[1])
         c, claim, steps = _scaled_solve(self.linear_solver, kernel, rhs)
         residual = rhs - c - model.outward(design, c)
-        rule = DualRule(rows, IdentityRoot(), tolerance)
+        rule = DualRule(rows, tolerance)
         measured = jax.tree.map(_float64, rule.measure(c, residual, rhs))
         x = start + model.backward(design, c)
         units = model.units(design, x, model.crosses(beta))

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 
 from linmodels._blocks import inner_products, norms, square_sums
 from linmodels._results import RESULTS
-from linmodels.krylov import AbstractRoot, AbstractStoppingRule, Progress
+from linmodels.krylov import AbstractStoppingRule, Progress
 from linmodels.methods._evidence_terms import EvidenceTerms
 from linmodels.methods._method import Evaluation, SolverReport
 
@@ -20,7 +20,7 @@ USABLE = 0.25
 
 
 class Measured(NamedTuple):
-    """What stops a solve, of the system without its preconditioner."""
+    """What stops a solve."""
 
     signal: Float[Any, " k1"]
     """‖Wx‖²"""
@@ -31,19 +31,16 @@ class Measured(NamedTuple):
 class PrimalRule(AbstractStoppingRule):
     """Σ‖e_j‖²_H ≤ tolerance · Σ‖Wx_j‖², and the mean's at most a deviation's share of it.
 
-    ‖e‖²_H ≤ ‖r‖² as H ≥ 1; the solver's estimate of ‖e‖²_H serves where it is smaller. With a
-    preconditioner x = P^{-½}y and r = P^{½}r̃; ‖e‖²_H is the same of either system.
+    ‖e‖²_H ≤ ‖r‖² as H ≥ 1; the solver's estimate of ‖e‖²_H serves where it is smaller.
     """
 
-    root: AbstractRoot
     tolerance: Float[Any, ""] = eqx.field(converter=np.asarray)
     """an array: another one needs no compilation"""
 
     def measure(self, iterate, residual, rhs) -> Measured:
         """‖Wx‖² = xᵀ(b − r) − ‖x‖²."""
-        x, left = self.root.divide(iterate), self.root.multiply(residual)
-        signal = inner_products(iterate, rhs - residual) - square_sums(x)
-        return Measured(signal, norms(left))
+        signal = inner_products(iterate, rhs - residual) - square_sums(iterate)
+        return Measured(signal, norms(residual))
 
     def met(self, progress: Progress) -> bool:
         """For deviations together and for the mean, which comes last."""
@@ -56,14 +53,12 @@ class DualRule(AbstractStoppingRule):
 
     rows: Float[Array, "k1 N"]
     """u and, last, v"""
-    root: AbstractRoot
     tolerance: Float[Any, ""] = eqx.field(converter=np.asarray)
     """an array: another one needs no compilation"""
 
     def measure(self, iterate, residual, rhs) -> Measured:
         """‖Wx‖² with Wx = u − r − c."""
-        c, left = self.root.divide(iterate), self.root.multiply(residual)
-        return Measured(square_sums(self.rows - left - c), norms(left))
+        return Measured(square_sums(self.rows - residual - iterate), norms(residual))
 
     def met(self, progress: Progress) -> bool:
         """For deviations together and for the mean, which comes last."""
@@ -78,15 +73,13 @@ class MeanRule(AbstractStoppingRule):
     The error is judged as by `PrimalRule`.
     """
 
-    root: AbstractRoot
     limit: Float[Any, ""] = eqx.field(converter=np.asarray)
     tolerance: Float[Any, ""] = eqx.field(converter=np.asarray)
     """an array: another one needs no compilation"""
 
     def measure(self, iterate, residual, rhs) -> Measured:
         """min(‖x‖², limit) in the place of ‖Wx‖²."""
-        x, left = self.root.divide(iterate), self.root.multiply(residual)
-        return Measured(jnp.minimum(square_sums(x), self.limit), norms(left))
+        return Measured(jnp.minimum(square_sums(iterate), self.limit), norms(residual))
 
     def met(self, progress: Progress) -> bool:
         """For all."""

@@ -387,7 +387,7 @@ def test_log_determinants_of_solves_that_were_cut_short(spectrum, count):
         "power": 1 + 1e4 / order,
         "square": 1 + 1e4 / order**2,
     }[spectrum]
-    rule, root = PrimalRule(IdentityRoot(), 1e-6), IdentityRoot()
+    rule, root = PrimalRule(1e-6), IdentityRoot()
     for seed in range(12):
         draws = jax.random.normal(jax.random.key(seed), (count + 1, 300)) * jnp.sqrt(values)
         recurrence = block_cg(lambda x: x * values, draws, rule, max_passes=8).recurrence
