@@ -16,6 +16,8 @@ from linmodels.cli._values import (
     CALENDAR,
     calendar_level,
     calendar_numbers,
+    first_text,
+    is_number,
     kind_of,
     labels,
     numbers,
@@ -28,6 +30,9 @@ MOST_COLUMNS = 4_000
 
 SCALES = (1e-150, 1e150)
 """Standard deviations of columns whose squares and ratios are numbers in float64."""
+
+FEW_NUMBERS = 10
+"""Different numbers in a column of text from which it is taken for one of numbers gone wrong."""
 
 _KEPT_VALUES = 100_000
 
@@ -130,6 +135,19 @@ def _refuse_rounding(name: str, largest: float, scale: float, error: float) -> N
             f"Column {name!r} holds numbers of size {largest:.6g}, beyond 2**53, which are "
             f"rounded by up to {error:g}: too much for how little they differ. Subtract a base "
             f"from them in the table, or leave the column out with --drop {name}."
+        )
+
+
+def _refuse_strays(name: str, levels: list[str]) -> None:
+    """Refuses text that is numbers but for a few values, such as '?' for a missing one."""
+    strays = [level for level in levels if not is_number(level)]
+    count = len(levels) - len(strays)
+    if strays and count >= FEW_NUMBERS and count > len(strays):
+        shown = ", ".join(map(repr, strays[:3])) + (", …" if len(strays) > 3 else "")
+        raise InputError(
+            f"Column {name!r} holds {count:,} different numbers, and {shown}, so that every number "
+            f"would be a category. Correct the table (an empty cell is a missing value), give "
+            f"--categorical {name} if that is what they are, or leave it out with --drop {name}."
         )
 
 
@@ -266,9 +284,10 @@ def _column_kinds(table: Table, choices: Choices) -> dict[str, str]:
 def _outcome(batch: Any, choices: Choices, row: int) -> np.ndarray:
     column = batch.column(choices.target)
     if kind_of(choices.target, column.type) != "numeric":
-        example = column[0].as_py()
+        where, example = first_text(column)
         raise InputError(
-            f"--target {choices.target}: its values are not numbers (row {row + 1} is {example!r})."
+            f"--target {choices.target}: its values are not numbers (row {row + where + 1} is "
+            f"{example!r})."
         )
     values = numbers(column, choices.target, row)
     missing = np.isnan(values)
@@ -316,6 +335,9 @@ def _nullable(values: np.ndarray, missing: np.ndarray) -> Any:
 def _encoding(
     choices: Choices, target: NumberSurvey, surveys: dict[tuple[str, str], Any]
 ) -> Encoding:
+    for (name, part), survey in surveys.items():
+        if part == "categorical" and name not in choices.categorical:
+            _refuse_strays(name, sorted(survey.counts))
     outcome = target.encoded(choices.target, "numeric", impute=False)
     _refuse_constant(choices.target, target.moments)
     columns = [

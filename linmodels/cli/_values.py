@@ -105,6 +105,23 @@ def labels(column: Any, name: str) -> Any:
         ) from error
 
 
+def first_text(column: Any) -> tuple[int, Any]:
+    """Where the first value is that is no number, and the value; the first of all if none is."""
+    values = column.to_pylist()
+    texts = (i for i, value in enumerate(values) if not is_number(str(value)))
+    where = next(texts, 0)
+    return where, values[where]
+
+
+def is_number(text: str) -> bool:
+    """Whether it spells a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def calendar_numbers(column: Any, part: str, name: str, row: int) -> np.ndarray:
     """One `CALENDAR` part of a column of timestamps as float64, NaN where missing.
 

@@ -308,3 +308,21 @@ def test_what_is_no_number_is_no_category(tmp_path, capsys, kind):
         pd.DataFrame(columns).to_parquet(path)
     said = refused(capsys, "fit", path, "--target", "y", "--categorical", "g")
     assert "'g' is missing in row 1" in said
+
+
+@pytest.mark.parametrize("column", ["size", "price"])
+def test_numbers_with_a_stray_text_are_no_categories(frame, write, capsys, column):
+    """As '?' for a missing value; but '5 or more' of few levels is a category."""
+    spelt = frame[column].astype(str)
+    spelt[7] = "?"
+    table = write(frame.assign(**{column: spelt}), "t.csv")
+    said = refused(capsys, "fit", table, "--target", "price")
+    assert column in said
+    assert "'?'" in said
+    assert ("row 8" if column == "price" else "give --categorical size") in said
+
+
+def test_few_levels_may_be_numbers_and_text(frame, write, tmp_path):
+    doors = np.where(np.arange(len(frame)) % 4 == 3, "5 or more", np.arange(len(frame)) % 4)
+    table = write(frame.assign(doors=doors), "t.csv")
+    assert main(["fit", str(table), "--target", "price", "--out", str(tmp_path / "m")]) == 0

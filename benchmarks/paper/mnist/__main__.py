@@ -2,9 +2,9 @@
 
     LINMODELS_DATA=folder python -m benchmarks.paper.mnist [--size small] [--studies fidelity ...]
 
-`small` takes minutes on two cores; `medium`, not run yet, is the smallest of the paper's networks
-on some of the digits, for the fidelity study; `full` is for one GPU with 80 GB, a study a
-command so that each ends within 8 minutes; `tiny` only runs every line.
+`small` takes minutes on two cores; `medium`, 20 minutes for the fidelity study, is the smallest of
+the paper's networks on some of the digits; `full`, never run yet, is for one GPU with 80 GB, a
+study a command so that each ends within 8 minutes; `tiny` only runs every line.
 Weights are kept in `LINMODELS_CACHE`, or in benchmarks/.cache. With the dependency group
 `benchmarks-networks` installed tables have rows of laplace-torch.
 """
