@@ -71,9 +71,9 @@ def orthonormalised(block: Float[Array, "k d"]) -> tuple[Float[Array, "q d"], Fl
         return _reflected(block)
     lower = jnp.linalg.cholesky(gram(block, block))
     nearly = _solved(lower, block)
-    products = gram(nearly, nearly)
-    near = jnp.linalg.norm(products - jnp.eye(k, dtype=block.dtype)) <= 0.5  # not where NaN
-    second = lambda: _from_nearly_orthonormal(nearly, products, lower)
+    gramian = gram(nearly, nearly)
+    near = jnp.linalg.norm(gramian - jnp.eye(k, dtype=block.dtype)) <= 0.5  # not where NaN
+    second = lambda: _from_nearly_orthonormal(nearly, gramian, lower)
     return jax.lax.cond(near, second, lambda: _reflected(block))
 
 
@@ -88,8 +88,8 @@ def _solved(lower: Float[Array, "k k"], block: Float[Array, "k d"]) -> Float[Arr
     return jnp.concatenate([first, _solved(lower[half:, half:], rest)])
 
 
-def _from_nearly_orthonormal(nearly: Array, products: Array, lower: Array) -> tuple[Array, Array]:
-    again = jnp.linalg.cholesky(products)
+def _from_nearly_orthonormal(nearly: Array, gramian: Array, lower: Array) -> tuple[Array, Array]:
+    again = jnp.linalg.cholesky(gramian)
     return _solved(again, nearly), times(lower, again).T
 
 
