@@ -81,8 +81,8 @@ def block_cg(
         product: H times every vector of a block; one call is one pass.
         rhs: b.
         rule: when to stop.
-        root: P^{½} of a preconditioner P. The recursion is of P^{-½}HP^{-½}, and so are residuals in
-            `Progress` and the recurrence; iterates are x, and rules measure x and b − Hx.
+        root: P^{½} of a preconditioner P. The recursion is of P^{-½}HP^{-½}, and so are the
+            recurrence and residuals in `Progress`; iterates are x, and rules measure x and b − Hx.
         start: first iterates; zeros where None.
         max_passes: products before giving up, beside the last check.
         callback: called with the `Progress` after every pass of the recursion.
