@@ -78,10 +78,12 @@ def orthonormalised(block: Float[Array, "k d"]) -> tuple[Float[Array, "q d"], Fl
 
 
 def _solved(lower: Float[Array, "k k"], block: Float[Array, "k d"]) -> Float[Array, "k d"]:
-    """L⁻¹ of a block, half by half: by products with inverses of small triangles alone."""
+    """L⁻¹ of a block, half by half, by products: with inverses of small triangles, refined."""
     k = len(lower)
     if k <= TRIANGLE:
-        return times(solve_triangular(lower, jnp.eye(k, dtype=lower.dtype), lower=True), block)
+        inverse = solve_triangular(lower, jnp.eye(k, dtype=lower.dtype), lower=True)
+        solved = times(inverse, block)
+        return solved + times(inverse, block - times(lower, solved))
     half = k // 2
     first = _solved(lower[:half, :half], block[:half])
     rest = block[half:] - times(lower[half:, :half], first)

@@ -109,8 +109,9 @@ def block_cg(
     rounding, unknown = rounding_of(safe_square_sums(rhs), rhs.dtype), np.full(len(rhs), np.inf)
     true = residual or (lambda x: Residual(rhs - product(x), rounding))
     found = _Found(jnp.zeros_like(rhs), Residual(rhs, rounding), squares, unknown, 0)
-    if start is not None:
+    if start is not None:  # whose errors are where eigenvalues are large: a run tells little else
         begin = true(start)
+        begin = begin._replace(rounding=np.maximum(begin.rounding, rounding))
         squares = safe_square_sums(divided(root, begin.value))
         found = _Found(start, begin, squares, unknown, 1)
     progress = _progress(problem, found)
@@ -134,13 +135,15 @@ def _restarted_until_met(
         begin = found.iterate, divided(problem.root, found.residual.value), found.passes
         latest = run(problem, *begin, longest if found.doubted else 0)
         first, longest = first or latest, max(longest, len(latest.recurrence.diagonal))
-        rounding = found.residual.rounding
-        found, gained = _verified(problem, found, latest, true(latest.iterate), previous)
+        before = found
+        found, gained = _verified(problem, before, latest, true(latest.iterate), previous)
         previous, progress = latest.total.sum(), _progress(problem, found)
-        if not found.doubted and _hides_an_error(problem, rounding, latest, progress):
-            unknown, gained = np.full_like(found.error, np.inf), True
-            found = found._replace(error=unknown, doubted=True)
-            progress = progress._replace(error=unknown)
+        hidden = _hidden(before, latest, problem.rhs.dtype)
+        if not found.doubted and _hides_an_error(problem, hidden, progress):
+            more = found.passes < problem.max_passes
+            error, gained = np.full_like(hidden, np.inf) if more else hidden, True
+            found = found._replace(error=error, doubted=True)
+            progress = progress._replace(error=error)
         if latest.failure is not None and not gained:
             result = latest.failure
         elif found.passes >= problem.max_passes:
@@ -150,17 +153,16 @@ def _restarted_until_met(
     return _solution(found, progress, first, RESULTS.successful)
 
 
-def _hides_an_error(
-    problem: Problem, start: Float[np.ndarray, " k"], latest: Run, progress: Progress
-) -> bool:
-    """Whether the rule is met, but would not be if all rounding were in small eigenvalues.
+def _hidden(start: _Found, latest: Run, dtype: Any) -> Float[np.ndarray, " k"]:
+    """Squared rounding of the residual that a run has started from, and of every step's sums."""
+    each = np.maximum(start.residual.rounding, rounding_of(latest.largest, dtype))
+    return len(latest.recurrence.diagonal) * each
 
-    That is the rounding of the residual that a run has started from, and of the run's own sums.
-    """
-    of_sums = len(latest.recurrence.diagonal) * rounding_of(latest.largest, problem.rhs.dtype)
-    rounding = np.maximum(start, of_sums)
-    hidden = progress._replace(error=np.maximum(progress.error, rounding))
-    return problem.rule.met(progress) and not problem.rule.met(hidden)
+
+def _hides_an_error(problem: Problem, hidden: Float[np.ndarray, " k"], progress: Progress) -> bool:
+    """Whether the rule is met, but would not be if all rounding were in small eigenvalues."""
+    worse = progress._replace(error=np.maximum(progress.error, hidden))
+    return problem.rule.met(progress) and not problem.rule.met(worse)
 
 
 _NOTHING = Recurrence(np.zeros((0, 0)), [], [])
@@ -186,9 +188,11 @@ def _verified(
     )
     total = latest.total if latest.ended else np.full_like(latest.total, np.inf)
     error = np.where(consistent, np.minimum(latest.error, total), total)
-    error = CONSISTENT * total if doubted else error
+    if doubted:  # no run has measured it yet where the doubt is new
+        error = CONSISTENT * total if found.doubted else np.full_like(total, np.inf)
     error = error if latest.recurrence.diagonal else found.error
     gained = (new < GAIN * old).any() or 0 < total.sum() < GAIN * previous
+    gained = gained or (doubted and not found.doubted and latest.failure is None)
     theirs = (found.iterate, found.residual.value)
     iterate, residual = _picked(better, (latest.iterate, true.value), theirs)
     rounding = np.where(better, true.rounding, found.residual.rounding)

@@ -126,7 +126,7 @@ def run(problem: Problem, iterate: Array, residual: Array, passes: int, least: i
         iterate: x.
         residual: P^{-½}(b − Hx).
         passes: made before.
-        least: steps to make at least, as small eigenvalues show late in a run.
+        least: steps before the error counts as known, as small eigenvalues show late in a run.
     """
     steps, failure, ended = [], None, False
     scale = unit_scales(residual)
@@ -147,10 +147,10 @@ def run(problem: Problem, iterate: Array, residual: Array, passes: int, least: i
         if problem.epsilon * now.residual.sum() > lowest.residual.sum():
             now = lowest  # rounding has done that: residuals rise by κ at most
             break
-        error = _error(_decreases(steps, scale), problem.delay)
+        error = _error(_decreases(steps if len(steps) >= least else [], scale), problem.delay)
         progress = Progress(passes, problem.squares, now.residual, error, step.measure)
         problem.callback(progress)
-        ended = now.steps >= least and problem.rule.met(progress)
+        ended = problem.rule.met(progress)
     last, kept = _latest(state._replace(change=now.change), problem.root), steps[: now.steps]
     decreases = _decreases(kept, scale)
     about = (

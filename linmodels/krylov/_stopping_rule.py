@@ -14,9 +14,9 @@ class Progress(NamedTuple):
     passes: int
     """products with the operator so far, each with a whole block"""
     right_hand_side: Float[np.ndarray, " k"]
-    """‖b‖²"""
+    """‖b‖², with a preconditioner ‖P^{-½}b‖²"""
     residual: Float[np.ndarray, " k"]
-    """‖b − Hx‖²"""
+    """‖b − Hx‖², with a preconditioner ‖P^{-½}(b − Hx)‖²"""
     error: Float[np.ndarray, " k"]
     """‖x − H⁻¹b‖²_H, estimated; infinite while unknown"""
     measure: PyTree[Float[np.ndarray, " k"]]
@@ -38,7 +38,7 @@ class AbstractStoppingRule(eqx.Module):
 
 
 class RelativeResidual(AbstractStoppingRule):
-    """‖b − Hx‖ ≤ tolerance · ‖b‖ for every right-hand side.
+    """‖b − Hx‖ ≤ tolerance · ‖b‖ for every right-hand side, both as in `Progress`.
 
     Raises:
         ValueError: a tolerance outside (0, 1).

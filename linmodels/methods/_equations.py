@@ -32,7 +32,8 @@ class Equations(NamedTuple):
     """z, and 0 for the mean"""
     product: Callable[[Array], Array]
     rhs: Float[Array, "k1 n"]
-    residual: Callable[[Array], Residual]
+    residual: Callable[[Array], Residual] | None
+    """b − Hq, where it can be had more exactly than from `product`"""
     rule: PrimalRule | DualRule | MeanRule
     root: AbstractRoot
     """P^{½}"""
@@ -88,7 +89,7 @@ def primal_equations(
 
     def residual(x: Array) -> Residual:
         pulled, squares = model.misfit(design, at.beta, x)
-        return Residual(draws - x + pulled, _rounding_by_rows(model, rhs, x, squares))
+        return Residual(draws - x + pulled, _rounding_by_rows(rhs, x, squares))
 
     return Equations(
         model,
@@ -117,15 +118,13 @@ def dual_equations(
     """x = z + Wᵀc with (I + WWᵀ) c = u − Wz."""
     draws, rows = model.prior_draws(), model.rows(at.beta)
     rhs = rows - model.forward(design, draws)
-    product = lambda c: c + model.outward(design, c)
-    rounding = rounding_of(safe_square_sums(rhs), rhs.dtype)
     return Equations(
         model,
         at,
         draws,
-        product,
+        lambda c: c + model.outward(design, c),
         rhs,
-        lambda c: Residual(rhs - product(c), rounding),
+        None,
         DualRule(rows, tolerance),
         root,
         design,
@@ -137,14 +136,15 @@ def dual_equations(
 
 
 def _rounding_by_rows(
-    model: MatrixFree, rhs: Array, x: Array, squares: Float[Array, "2 k1"]
+    rhs: Array, x: Array, squares: Float[Array, "2 k1"]
 ) -> Float[np.ndarray, " k1"]:
     """As of b − Hx where there are no draws, whose b tell ‖W‖_F."""
     each = rounding_of(safe_square_sums(rhs), rhs.dtype)
     if len(rhs) == 1:
         return each
     rows, left = np.asarray(squares, np.float64)
-    entries = left / max(model.sums.rank.sum(), 1) + safe_square_sums(x) / x.shape[1]
+    count = max(rows[:-1].mean(), 1)  # of draws from N(0, 1)
+    entries = left / count + safe_square_sums(x) / x.shape[1]
     return rounding_of(rows, x.dtype) + each[:-1].mean() * entries
 
 
