@@ -9,6 +9,8 @@ from jaxtyping import Array, Float, PyTree
 
 PIECE = 32
 """Rows of a matrix that few vectors are multiplied with at once."""
+LONG = 2_000
+"""Length from which vectors are orthonormalised by products: below, reflections are as quick."""
 TRIANGLE = 24
 """Side up to which the inverse of a triangle is formed."""
 
@@ -59,15 +61,15 @@ def transpose_products(
 def orthonormalised(block: Float[Array, "k d"]) -> tuple[Float[Array, "q d"], Float[Array, "q k"]]:
     """An orthonormal basis Q of a block and its coordinates C, block = Cᵀ Q, q = min(k, d).
 
-    From Cholesky factors of Gram matrices, twice (CholeskyQR2; Yamamoto et al. 2015, "Roundoff
-    error analysis of the CholeskyQR2 algorithm"): products, where Householder reflections on a CPU
-    are up to twice as slow, and many times beside other work. As exact where the first basis is
-    well conditioned, up to κ(block) of about ε^{-½}; elsewhere reflections are taken. They need no
-    rank decision: zero and dependent vectors get spare directions of their own, and coordinates of
-    exactly or nearly zero.
+    Long vectors by Cholesky factors of Gram matrices, twice (CholeskyQR2; Yamamoto et al. 2015,
+    "Roundoff error analysis of the CholeskyQR2 algorithm"): products, where Householder reflections
+    on a CPU are up to twice as slow, and many times beside other work. As exact where the first
+    basis is well conditioned, up to κ(block) of about ε^{-½}; elsewhere reflections are taken. They
+    need no rank decision: zero and dependent vectors get spare directions of their own, and
+    coordinates of exactly or nearly zero.
     """
     k, d = block.shape
-    if k >= d:
+    if d < max(LONG, k):
         return _reflected(block)
     lower = jnp.linalg.cholesky(gram(block, block))
     nearly = _solved(lower, block)

@@ -108,9 +108,9 @@ def report_of(
     known = np.isfinite(each)  # beside iterates that have run away any error is small
     share = lambda squares: float(max(squares[:-1].mean(), squares[-1]) / each) if known else np.inf
     with np.errstate(over="ignore"):
-        certificate = share(measured.residual**2)
-        estimate = certificate if error is None else min(certificate, share(error))
-    return SolverReport(passes, certificate, estimate, tolerance, measured.residual)
+        bound = measured.residual**2
+        estimate = share(bound if error is None else np.minimum(error, bound))
+        return SolverReport(passes, share(bound), estimate, tolerance, measured.residual)
 
 
 def evaluation_of(
