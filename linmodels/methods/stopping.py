@@ -31,7 +31,8 @@ class Measured(NamedTuple):
 class PrimalRule(AbstractStoppingRule):
     """Σ‖e_j‖²_H ≤ tolerance · Σ‖Wx_j‖², and the mean's at most a deviation's share of it.
 
-    ‖e‖²_H ≤ ‖r‖² as H ≥ 1; the solver's estimate of ‖e‖²_H serves where it is smaller.
+    ‖e‖²_H ≤ ‖r‖² as H ≥ 1; the solver's estimate of ‖e‖²_H serves where it is smaller. Where data
+    tell next to nothing, ‖Wx‖² is lost beside ‖x‖², and errors of ε²‖x‖², rounding of x, will do.
     """
 
     tolerance: Float[Any, ""] = eqx.field(converter=np.asarray)
@@ -39,8 +40,10 @@ class PrimalRule(AbstractStoppingRule):
 
     def measure(self, iterate, residual, rhs) -> Measured:
         """‖Wx‖² = xᵀ(b − r) − ‖x‖²."""
-        signal = inner_products(iterate, rhs - residual) - square_sums(iterate)
-        return Measured(signal, norms(residual))
+        size = square_sums(iterate)
+        signal = inner_products(iterate, rhs - residual) - size
+        least = jnp.finfo(iterate.dtype).eps ** 2 / self.tolerance * size
+        return Measured(jnp.maximum(signal, least), norms(residual))
 
     def met(self, progress: Progress) -> bool:
         """For deviations together and for the mean, which comes last."""
