@@ -59,7 +59,7 @@ def test_an_output_of_little_noise(seed):
 
 @pytest.mark.slow
 def test_an_output_without_noise():
-    """One of two is exactly linear: flagged, and a noise precision of 1e10 is as with dense sums."""
+    """One of two is exactly linear: flagged, its noise precision of 1e10 as with dense sums."""
     rng = np.random.default_rng(5)
     x = rng.normal(size=(40, 3)).astype("f")
     y = np.stack([x @ [1, -2, 0.5] + 0.4 * rng.normal(size=40), x.sum(1)], 1)
