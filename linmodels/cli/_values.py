@@ -107,19 +107,17 @@ def labels(column: Any, name: str) -> Any:
 
 def first_text(column: Any) -> tuple[int, Any]:
     """Where the first value is that is no number, and the value; the first of all if none is."""
-    values = column.to_pylist()
-    texts = (i for i, value in enumerate(values) if not is_number(str(value)))
-    where = next(texts, 0)
-    return where, values[where]
+    import pyarrow as pa
+
+    found = _first_not(column, pa.float64()) if _is_text(column.type) else None
+    return found or (0, column[0].as_py())
 
 
 def is_number(text: str) -> bool:
     """Whether it spells a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    import pyarrow as pa
+
+    return _reads_as(text, pa.float64())
 
 
 def calendar_numbers(column: Any, part: str, name: str, row: int) -> np.ndarray:
@@ -205,9 +203,17 @@ def _timestamps(column: Any, name: str, row: int) -> Any:
 
 def _not_a(column: Any, name: str, row: int, what: str, *arrow_types: Any) -> str | None:
     """Says which value of a column of text is the first that has none of the types, if one is."""
+    found = _first_not(column, *arrow_types)
+    if found is None:
+        return None
+    return f"Column {name!r} is {found[1]!r} in row {row + found[0] + 1}, which is not a {what}."
+
+
+def _first_not(column: Any, *arrow_types: Any) -> tuple[int, str] | None:
+    """Where the first value is that has none of the types, and the value."""
     for number, value in enumerate(column.to_pylist()):
         if not any(_reads_as(value, arrow_type) for arrow_type in arrow_types):
-            return f"Column {name!r} is {value!r} in row {row + number + 1}, which is not a {what}."
+            return number, value
     return None
 
 

@@ -86,10 +86,11 @@ def primal_equations(
     """
     draws, scale = model.prior_draws(), design.scale
     rhs = draws + pull(design, model.crosses(at.beta))
+    rounding = rounding_of(safe_square_sums(rhs), rhs.dtype)
 
     def residual(x: Array) -> Residual:
         pulled, squares = model.misfit(design, at.beta, x)
-        return Residual(draws - x + pulled, _rounding_by_rows(rhs, x, squares))
+        return Residual(draws - x + pulled, _rounding_by_rows(rounding, x, squares))
 
     return Equations(
         model,
@@ -136,16 +137,15 @@ def dual_equations(
 
 
 def _rounding_by_rows(
-    rhs: Array, x: Array, squares: Float[Array, "2 k1"]
+    rounding: Float[np.ndarray, " k1"], x: Array, squares: Float[Array, "2 k1"]
 ) -> Float[np.ndarray, " k1"]:
-    """As of b − Hx where there are no draws, whose b tell ‖W‖_F."""
-    each = rounding_of(safe_square_sums(rhs), rhs.dtype)
-    if len(rhs) == 1:
-        return each
+    """From that of b; the same where there are no draws, whose b tell ‖W‖_F."""
+    if len(rounding) == 1:
+        return rounding
     rows, left = np.asarray(squares, np.float64)
     count = max(rows[:-1].mean(), 1)  # of draws from N(0, 1)
     entries = left / count + safe_square_sums(x) / x.shape[1]
-    return rounding_of(rows, x.dtype) + each[:-1].mean() * entries
+    return rounding_of(rows, x.dtype) + rounding[:-1].mean() * entries
 
 
 @eqx.filter_jit
