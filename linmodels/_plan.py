@@ -38,9 +38,10 @@ class Plan(NamedTuple):
         side: "primal" (blocks of parameters) or "dual" (of outputs).
         memory: expected peak of arrays beside the data and what its own products need, in bytes.
             Compiled programs take some 200 MB more; so does, for arrays below 32 MB each, what
-            the C library keeps of freed ones. What block-CG sketches for a search of many solves
-            has up to 256 MiB in float32, and a few times that for a moment; the basis of an
-            evidence path has 17 vectors of the shorter side a pass, and is kept for the solve.
+            the C library keeps of freed ones. What block-CG sketches for a search of many solves,
+            or for a slow one, has up to 256 MiB in float32, and a few times that for a moment; the
+            basis of an evidence path has 17 vectors of the shorter side a pass, and is kept for the
+            solve.
         passes: products with the data, each with all samples, that a solve (or, to the mode of
             other likelihoods than `Gaussian`, a Newton step) is expected to take, alone: behind
             an evidence path fewer; None where only a probe could tell.

@@ -67,6 +67,7 @@ def block_cg(
     max_passes: int = 1_000,
     callback: Callable[[Progress], None] | None = None,
     residual: Callable[[Float[Array, "k d"]], Residual] | None = None,
+    patience: Callable[[float], float] = lambda largest: np.inf,
 ) -> BlockSolution:
     """Solves Hx = b for all right-hand sides together; H is symmetric positive definite.
 
@@ -87,6 +88,8 @@ def block_cg(
         max_passes: products before giving up, beside the last check.
         callback: called with the `Progress` after every pass of the recursion.
         residual: b − Hx in one pass, where it can be had more exactly than from the product.
+        patience: passes before giving up, where fewer, from the largest eigenvalue of P^{-½}HP^{-½}
+            that a first one has shown, about λ₁.
 
     Raises:
         ValueError: max_passes below 1, or a start of another shape.
@@ -105,7 +108,7 @@ def block_cg(
     callback = callback or (lambda progress: None)
     root = IdentityRoot() if root is None else root
     squares = safe_square_sums(divided(root, rhs))
-    problem = Problem(product, rhs, squares, rule, root, max_passes, callback)
+    problem = Problem(product, rhs, squares, rule, root, max_passes, callback, patience)
     rounding, unknown = rounding_of(safe_square_sums(rhs), rhs.dtype), np.full(len(rhs), np.inf)
     true = residual or (lambda x: Residual(rhs - product(x), rounding))
     found = _Found(jnp.zeros_like(rhs), Residual(rhs, rounding), squares, unknown, 0)
@@ -134,6 +137,7 @@ def _restarted_until_met(
             return _solution(found, progress, first, result)
         begin = found.iterate, divided(problem.root, found.residual.value), found.passes
         latest = run(problem, *begin, longest if found.doubted else 0)
+        problem = problem._replace(max_passes=latest.limit)
         first, longest = first or latest, max(longest, len(latest.recurrence.diagonal))
         before = found
         found, gained = _verified(problem, before, latest, true(latest.iterate), previous)

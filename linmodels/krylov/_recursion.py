@@ -49,6 +49,12 @@ class Problem(NamedTuple):
     """P^{½}"""
     max_passes: int
     callback: Callable[[Progress], None]
+    patience: Callable[[float], float]
+    """passes before giving up, from the largest eigenvalue that a first one has shown"""
+
+    def limit(self, curvature: Float[np.ndarray, "q q"]) -> int:
+        """Of passes, from SᵀHS of a first step, S orthonormal."""
+        return int(min(self.max_passes, self.patience(float(np.linalg.norm(curvature, 2)))))
 
     def apply(self, block: Float[Array, "k d"]) -> Float[Array, "k d"]:
         """P^{-½}HP^{-½} of every vector."""
@@ -82,6 +88,8 @@ class Run(NamedTuple):
     failure: RESULTS | None
     ended: bool
     """whether it has met the rule, and not gone back, failed or run out of passes"""
+    limit: int
+    """of passes"""
 
 
 class _State(NamedTuple):
@@ -128,12 +136,12 @@ def run(problem: Problem, iterate: Array, residual: Array, passes: int, least: i
         passes: made before.
         least: steps before the error counts as known, as small eigenvalues show late in a run.
     """
-    steps, failure, ended = [], None, False
+    steps, failure, ended, limit = [], None, False, problem.max_passes
     scale = unit_scales(residual)
     state = _begin(iterate, residual, scale.astype(residual.dtype))
     start = np.asarray(state.coordinates, np.float64) * scale
     now = lowest = _Stand(0, state.change, safe_square_sums(residual))
-    while not ended and passes < problem.max_passes:
+    while not ended and passes < limit:
         following, step = _advance(
             state, problem.apply(state.search), problem.rhs, problem.rule, problem.root
         )
@@ -142,6 +150,7 @@ def run(problem: Problem, iterate: Array, residual: Array, passes: int, least: i
             failure, now = _diagnosis(step.curvature), lowest
             break
         steps.append(step)
+        limit = problem.limit(step.curvature) if len(steps) == 1 else limit
         state, now = following, _Stand(len(steps), following.change, step.residual * scale**2)
         lowest = min(now, lowest, key=lambda stand: stand.residual.sum())
         if problem.epsilon * now.residual.sum() > lowest.residual.sum():
@@ -153,13 +162,18 @@ def run(problem: Problem, iterate: Array, residual: Array, passes: int, least: i
         ended = problem.rule.met(progress)
     last, kept = _latest(state._replace(change=now.change), problem.root), steps[: now.steps]
     decreases = _decreases(kept, scale)
-    about = (
+    return Run(
+        last,
+        passes,
         now.residual,
         _largest(residual, steps, scale),
         _error(decreases, problem.delay),
         decreases.sum(0),
+        _recurrence(start, kept),
+        failure,
+        ended,
+        limit,
     )
-    return Run(last, passes, *about, _recurrence(start, kept), failure, ended)
 
 
 def divided(root: AbstractRoot, block: Float[Array, "k d"]) -> Float[Array, "k d"]:

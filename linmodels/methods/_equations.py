@@ -1,7 +1,7 @@
 """The equations of either side, whose solutions are posterior deviations and the mean."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from linmodels._products import WhitenedDesign
 from linmodels.krylov import (
     AbstractRoot,
     BlockSolution,
+    IdentityRoot,
     Progress,
     Residual,
     block_cg,
@@ -20,6 +21,7 @@ from linmodels.krylov import (
 )
 from linmodels.methods._matrix_free import MatrixFree
 from linmodels.methods._method import Hyperparameters
+from linmodels.methods._sketch import patience, sketched_root
 from linmodels.methods.stopping import DualRule, MeanRule, PrimalRule
 
 
@@ -52,13 +54,36 @@ class Equations(NamedTuple):
         rule = eqx.tree_at(lambda r: r.tolerance, self.rule, np.asarray(tolerance))
         return self._replace(rule=rule)
 
+    def patience(self, largest: float) -> float:
+        """Passes that a solve may take, from ‖H‖, before it wants a sketch."""
+        if not isinstance(self.root, IdentityRoot):
+            return np.inf
+        return patience(self.model, self.rhs.shape[1], largest)
+
+    def sketched(self, key: Array) -> "Equations":
+        """Preconditioned by what one pass over the data tells."""
+        dual = isinstance(self.rule, DualRule)
+        return self._replace(root=sketched_root(self.model, self.design, dual=dual, key=key))
+
+    def rebased(self, value: Float[Array, "k1 n"]) -> "Equations":
+        """Of what is left to find from q on the dual side, in one pass.
+
+        Rounding of c makes errors of x up to λ₁ times as large. Where x is kept beside c, those
+        cost no more than their own size: x − z − Wᵀc counts in the norm of H⁻¹.
+        """
+        assert isinstance(self.rule, DualRule)
+        rule = eqx.tree_at(lambda r: r.rows, self.rule, self.rule.rows - value)
+        about = self.model, self.at, self.design, self.root, rule
+        return _dual_equations(*about, self.coordinates(value), self.change(value))
+
     def solve(
         self,
         begin: Float[Array, "k1 n"] | None,
         limit: int,
         callback: Callable[[Progress], None] | None,
+        patience: Callable[[float], float] = lambda largest: np.inf,
     ) -> BlockSolution:
-        """By block conjugate gradients."""
+        """By `block_cg`."""
         return block_cg(
             self.product,
             self.rhs,
@@ -68,6 +93,7 @@ class Equations(NamedTuple):
             max_passes=limit,
             callback=callback,
             residual=self.residual,
+            patience=patience,
         )
 
 
@@ -117,22 +143,44 @@ def dual_equations(
     tolerance: float,
 ) -> Equations:
     """x = z + Wᵀc with (I + WWᵀ) c = u − Wz."""
-    draws, rows = model.prior_draws(), model.rows(at.beta)
-    rhs = rows - model.forward(design, draws)
+    rule = DualRule(model.rows(at.beta), tolerance)
+    return _dual_equations(model, at, design, root, rule, model.prior_draws(), 0.0)
+
+
+def _dual_equations(
+    model: MatrixFree,
+    at: Hyperparameters,
+    design: WhitenedDesign,
+    root: AbstractRoot,
+    rule: DualRule,
+    base: Float[Array, "k1 r"],
+    known: Any,
+) -> Equations:
+    """x = b + Wᵀc with (I + WWᵀ) c = u − a − Wb, a what is known of c for b = z + Wᵀa.
+
+    Args:
+        model: the data.
+        at: α and β.
+        design: W.
+        root: P^{½}.
+        rule: with the rows u − a.
+        base: b.
+        known: a, rows or 0.
+    """
     return Equations(
         model,
         at,
-        draws,
+        base,
         lambda c: c + model.outward(design, c),
-        rhs,
+        rule.rows - model.forward(design, base),
         None,
-        DualRule(rows, tolerance),
+        rule,
         root,
         design,
-        rhs.shape[1],
-        coordinates=lambda c: draws + model.backward(design, c),
-        change=lambda c: c,
-        begin=lambda c: c,
+        rule.rows.shape[1],
+        coordinates=lambda c: base + model.backward(design, c),
+        change=lambda c: known + c,
+        begin=lambda c: c - known,
     )
 
 

@@ -1,5 +1,7 @@
 """What a preconditioner may look at: WᵀW or WWᵀ, from all batches or from some of them."""
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,11 +9,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from linmodels._arrays import size_of
-from linmodels._batches import Batch, Data, batches, example_batch, num_batches
+from linmodels._batches import Data, batches, example_batch, num_batches
 from linmodels._products import WhitenedDesign, backward, normal
 from linmodels.krylov import (
     OVERSAMPLING,
     AbstractPreconditioner,
+    AbstractRoot,
     Eigenpairs,
     Known,
     Sketchable,
@@ -22,7 +25,11 @@ from linmodels.methods._matrix_free import MatrixFree, sum_of
 AT_ONCE = 64
 """Vectors that pass through a batch together: the memory of as many samples."""
 SKETCHED = 320
-"""Vectors of the sketch that serves every α, of which all but `OVERSAMPLING` become eigenpairs."""
+"""Vectors of a sketch where none was asked for; all but `OVERSAMPLING` become eigenpairs."""
+PATIENCE = 2
+"""Products that a solve may take, relative to those of a sketch, before it gets one."""
+STRONG = 0.05
+"""ε‖H‖ from which rounding may hide the smallest eigenvalues, 1, so that a solve has no end."""
 CARRIED_ENTRIES = 2**26
 """Most entries that it has, fewer vectors where there are more parameters: 256 MiB in float32."""
 
@@ -58,14 +65,15 @@ def sketchable(
 ) -> Sketchable:
     """WWᵀ (dual), or WᵀW estimated from `count` batches: their sum times all over `count`."""
     if dual:
-        return _dual(model, design)
+        return _dual(model, design, at_once)
     total = num_batches(model.data)
     count = total if count is None else count
     chosen = [number * total // count for number in range(count)]
     scale = total / len(chosen)
 
     def product(x: Float[Array, "k r"]) -> Float[Array, "k r"]:
-        return scale * sum_of(_normal(b, design, x, at_once) for b in batches(model.data, chosen))
+        one = lambda batch: _in_parts(lambda part: normal(batch, design, part), x, at_once)
+        return scale * sum_of(one(batch) for batch in batches(model.data, chosen))
 
     def probes(number: int, key: Array) -> Float[Array, "p r"]:
         rows = _num_rows(model.data)
@@ -77,12 +85,46 @@ def sketchable(
     return Sketchable(model.factor.size, dtype, product, probes, len(chosen) / total)
 
 
-def _normal(
-    batch: Batch, design: WhitenedDesign, x: Float[Array, "p r"], at_once: int
+def _in_parts(
+    product: Callable[[Array], Array], x: Float[Array, "p r"], at_once: int
 ) -> Float[Array, "p r"]:
-    """WᵀWx, a few vectors after the others."""
-    parts = jnp.array_split(x, -(-len(x) // at_once))
-    return jnp.concatenate([normal(batch, design, part) for part in parts])
+    """A product with a few vectors after the others."""
+    return jnp.concatenate([product(part) for part in jnp.array_split(x, -(-len(x) // at_once))])
+
+
+def _rank(model: MatrixFree, size: int) -> int:
+    """Of a sketch where none was asked for: as many directions as there is room for.
+
+    0 where that is no more than a block of samples finds by itself.
+    """
+    rank = min(SKETCHED, CARRIED_ENTRIES // size) - OVERSAMPLING
+    return rank if rank > model.num_samples else 0
+
+
+def patience(model: MatrixFree, size: int, largest: float) -> float:
+    """Passes that a solve may take without a sketch; infinite where there is no room for one.
+
+    Args:
+        model: the data.
+        size: of a vector.
+        largest: eigenvalue of H.
+    """
+    rank, strong = _rank(model, size), float(jnp.finfo(model.sums.cross.dtype).eps) * largest
+    each = -(-(rank + OVERSAMPLING) // (model.num_samples + 1))
+    return float(PATIENCE * each) if rank and strong >= STRONG else np.inf
+
+
+def sketched_root(
+    model: MatrixFree, design: WhitenedDesign, *, dual: bool, key: Array
+) -> AbstractRoot:
+    """P^{½} from one pass over the data."""
+    operator = sketchable(model, design, None, dual=dual, at_once=_at_once(model))
+    return nystrom_eigenpairs(operator, _rank(model, operator.size), key=key).root()
+
+
+def _at_once(model: MatrixFree) -> int:
+    """Vectors, whose products take no more memory than the samples'."""
+    return min(AT_ONCE, model.num_samples + 1)
 
 
 class Carried(eqx.Module):
@@ -116,7 +158,7 @@ def carried(
 ) -> Carried | None:
     """From one pass over the data, at the α where a parameter of any group has as much to tell.
 
-    None where there is room for no more pairs than a block of samples finds by itself.
+    None where there is no room for one.
 
     Args:
         model: the data.
@@ -124,25 +166,24 @@ def carried(
         beta: β there.
         key: of the sketch.
     """
-    size = model.factor.size
-    rank = min(SKETCHED, CARRIED_ENTRIES // size) - OVERSAMPLING
-    if rank <= model.num_samples:
+    rank = _rank(model, model.factor.size)
+    if not rank:
         return None
-    count = model.group_sums(np.ones(size))
+    count = model.group_sums(np.ones(model.factor.size))
     seen = (information > 0) & (count > 0)
     alpha = np.divide(information, count, out=np.ones(len(count)), where=seen)
     design = model.design(alpha, beta)
-    at_once = min(AT_ONCE, model.num_samples + 1)  # no more memory than the samples take
-    operator = sketchable(model, design, None, dual=False, at_once=at_once)
+    operator = sketchable(model, design, None, dual=False, at_once=_at_once(model))
     return Carried(strength(design), nystrom_eigenpairs(operator, rank, key=key))
 
 
-def _dual(model: MatrixFree, design: WhitenedDesign) -> Sketchable:
+def _dual(model: MatrixFree, design: WhitenedDesign, at_once: int) -> Sketchable:
     def probes(number: int, key: Array) -> Float[Array, "p N"]:
         return model.forward(design, _signs(key, (number, model.factor.size), model))
 
     size = _num_rows(model.data) * num_batches(model.data)
-    product = lambda rows: model.outward(design, rows)
+    outward = lambda rows: model.outward(design, rows)
+    product = lambda rows: _in_parts(outward, rows, at_once)
     return Sketchable(size, model.sums.cross.dtype, product, probes, 1.0)
 
 

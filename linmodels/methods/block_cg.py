@@ -41,7 +41,8 @@ class BlockCG(AbstractMethod):
             what takes many solves of one curvature sketches it once, in a pass with 320 vectors
             (fewer where they would have more than 2²⁶ entries): the search of a mode where the
             curvature is held, on the parameters' side also α of several groups or noise of several
-            outputs.
+            outputs. So does a solve that has made twice as many products and has not ended, where
+            eigenvalues are so large that rounding may hide small ones: above 4e5 in float32.
 
     Raises:
         ValueError: an unknown side, a tolerance outside (0, 1), or max_passes below 1.
@@ -79,9 +80,10 @@ class BlockCG(AbstractMethod):
         side, reason = self._choose(data, seen.factor.size, example, error)
         require_batches(self.preconditioner, data, dual=side == "dual")
         tolerance = 1 / (8 * num_samples) if self.tolerance is None else self.tolerance
-        limits = tolerance, self.max_passes, ConjugateGradients(self.callback)
-        sketch = self.preconditioner, jax.random.fold_in(key, 2)  # 0 and 1 are u's and z's
-        return BlockSystem(seen.prior, reason, seen, side, learn_noise, *limits, *sketch)
+        sketch = jax.random.fold_in(key, 2)  # 0 and 1 are u's and z's
+        limits = tolerance, self.max_passes, ConjugateGradients(self.callback, sketch)
+        about = seen.prior, reason, seen, side, learn_noise
+        return BlockSystem(*about, *limits, self.preconditioner, sketch)
 
     def mean(self, data, prior, alpha, near, closeness, similar) -> Mean:
         """By conjugate gradients on the parameters' side, preconditioned if all else is there."""

@@ -108,9 +108,9 @@ class BlockSystem(AbstractSystem):
             settled = RESULTS.successful if self.path.settled else RESULTS.max_passes_reached
             return Evaluation(self.path.evaluate(alpha, beta), result=settled)
         kept = self._carried if self._carries else None  # before, as this solve needs it too
-        equations, found = self._find(alpha, beta, start)
-        change = equations.change(found.value)
-        near = Nearby(*found[:2], change, found.terms, found.determinant, found.hint)
+        found = self._find(alpha, beta, start)
+        change = found.equations.change(found.value)
+        near = Nearby(*found.at, change, found.terms, found.determinant, found.hint)
         about = found.terms, found.report, found.result, self.model.sums.rank
         return evaluation_of(*about, near)._replace(carried=kept)
 
@@ -163,21 +163,21 @@ class BlockSystem(AbstractSystem):
 
     def solve(self, alpha: Float[Any, " L"], beta: Float[Any, " C"], start: Any = None) -> Solution:
         """The posterior, and the evidence from the solver's recurrence."""
-        equations, found = self._find(alpha, beta, None if self.solver.krylov else start)
+        found = self._find(alpha, beta, None if self.solver.krylov else start)
         terms = found.terms
         if "_explored" in vars(self):  # it is there already, and knows the evidence better
-            best = self.path.evaluate(found.alpha, found.beta)
+            best = self.path.evaluate(*found.at)
             terms = terms._replace(  # with the parts that it is made of
                 log_evidence=best.log_evidence,
                 log_evidence_error=best.log_evidence_error,
                 group_norm=best.group_norm,
                 residual=best.residual,
             )
-        report = self.solver.described(equations, found.value, found.hint, found.report)
+        report = self.solver.described(found.equations, found.value, found.hint, found.report)
         posterior = self.model.posterior(found.units)
         return Solution(terms, posterior, found.result, report)
 
-    def _find(self, alpha: Any, beta: Any, start: "Nearby | None") -> tuple[Equations, "_Found"]:
+    def _find(self, alpha: Any, beta: Any, start: "Nearby | None") -> "_Found":
         """Solves to the tolerance, and for several groups on from there."""
         alpha, beta = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
         design = self.model.design(alpha, beta)
@@ -190,9 +190,9 @@ class BlockSystem(AbstractSystem):
             begin = equations.begin(start.change)
             found = self._found(equations, looked, begin, start.determinant, start.hint)
             found = found.moved(self._growth(start, found))
-        return equations, self._refined(equations, found)
+        return self._refined(found)
 
-    def _refined(self, equations: Equations, found: "_Found") -> "_Found":
+    def _refined(self, found: "_Found") -> "_Found":
         """Goes on until the error resolves every group, as far as passes and precision allow."""
         for _ in range(REFINEMENTS):
             wanted, spent = self._resolving(found), found.report.passes
@@ -200,8 +200,8 @@ class BlockSystem(AbstractSystem):
                 break
             if spent >= self.max_passes:
                 break
-            finer, begin = equations.with_tolerance(wanted), found.value
-            finer = self._found(finer, spent, begin, found.determinant, found.hint)
+            about = spent, found.value, found.determinant, found.hint
+            finer = self._found(found.equations.with_tolerance(wanted), *about)
             report = replace(finer.report, tolerance=found.report.tolerance)
             found = finer._replace(report=report, result=found.result)
             if finer.result != RESULTS.successful:
@@ -220,9 +220,9 @@ class BlockSystem(AbstractSystem):
 
         Only a solve without a known log determinant leaves a quadrature for it.
         """
-        model, rule, (alpha, beta) = self.model, equations.rule, equations.at
         limit = max(self.max_passes - spent, 1)
         solved = self.solver.solve(equations, begin, limit, hint, quadrature=determinant is None)
+        model, equations, (alpha, beta) = self.model, solved.equations, solved.equations.at
         x = equations.coordinates(solved.value)
         units = model.units(equations.design, x, model.crosses(beta))
         if determinant is None:
@@ -231,10 +231,10 @@ class BlockSystem(AbstractSystem):
             determinant = estimate(solved.recurrence, equations.size, equations.root, epsilon)
         terms = evidence_terms(model, alpha, beta, x, units, determinant)
         error = solved.progress.error if self.side == "primal" else None
-        passes = spent + solved.progress.passes
-        report = report_of(solved.progress.measure, float(rule.tolerance), passes, error)
-        rest = report, solved.result, solved.hint
-        return _Found(alpha, beta, solved.value, units, terms, determinant, *rest)
+        passes, tolerance = spent + solved.progress.passes, float(equations.rule.tolerance)
+        report = report_of(solved.progress.measure, tolerance, passes, error)
+        about = units, terms, determinant, report, solved.result, solved.hint
+        return _Found(equations, solved.value, *about)
 
     def _growth(self, start: "Nearby", found: "_Found") -> float:
         """Of log det(I + WᵀW), whose slopes are −γ_l in log α_l and γ_c, less flats, in log β_c."""
@@ -242,15 +242,18 @@ class BlockSystem(AbstractSystem):
         old, new = start.terms, found.terms
         parameters = middle(old.group_dimension, new.group_dimension)
         outputs = middle(old.output_dimension, new.output_dimension)
-        flat = [np.linalg.slogdet(self.model.flats.gram(at.beta))[1] for at in (start, found)]
-        grown = outputs @ np.log(found.beta / start.beta)
-        grown -= parameters @ np.log(found.alpha / start.alpha)
+        flat = [
+            np.linalg.slogdet(self.model.flats.gram(beta))[1]
+            for beta in (start.beta, found.at.beta)
+        ]
+        grown = outputs @ np.log(found.at.beta / start.beta)
+        grown -= parameters @ np.log(found.at.alpha / start.alpha)
         return float(grown - (flat[1] - flat[0]))
 
     def _resolving(self, found: "_Found") -> float:
         """The tolerance at which an error as large as ε²γ is a small share of every group's γ_l."""
         dimension = found.terms.group_dimension
-        seen = self._information * found.beta.max() / found.alpha > NOTHING
+        seen = self._information * found.at.beta.max() / found.at.alpha > NOTHING
         if len(dimension) == 1 or not seen.any():
             return self.tolerance
         smallest = max(float(dimension[seen].min()), 1.0)
@@ -338,8 +341,7 @@ class Nearby(NamedTuple):
 class _Found(NamedTuple):
     """What a solve has found."""
 
-    alpha: Float[np.ndarray, " L"]
-    beta: Float[np.ndarray, " C"]
+    equations: Equations
     value: Float[Array, "k1 n"]
     """q"""
     units: Float[Array, "k1 r"]
@@ -349,6 +351,11 @@ class _Found(NamedTuple):
     report: SolverReport
     result: RESULTS
     hint: Any
+
+    @property
+    def at(self) -> Hyperparameters:
+        """α and β."""
+        return self.equations.at
 
     def moved(self, growth: float) -> "_Found":
         """With a log determinant that is larger."""

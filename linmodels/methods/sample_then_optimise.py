@@ -205,8 +205,8 @@ class _Descent(AbstractSolver):
             last = equations.solve(best.value, limit - spent, None)
             best, spent = best._replace(checked=last), spent + last.progress.passes
         progress = best.checked.progress._replace(passes=spent)
-        rest = looked.recurrence, best.hint, looked.cut
-        return Solved(best.value, best.checked.result, progress, *rest)
+        rest = progress, looked.recurrence, best.hint, looked.cut
+        return Solved(best.value, equations, best.checked.result, *rest)
 
     def _can_shorten(self, equations: Equations) -> bool:
         """Whether there is noise of minibatches, and the length of steps is not the caller's."""
