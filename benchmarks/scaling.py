@@ -97,7 +97,7 @@ def products() -> None:
     counts = (1, 2, 4, 8, 16, 32, 64)
     bare, read, largest = [numpy_rate(k) for k in counts], bandwidth(), numpy_rate(256)
     time.sleep(1)  # NumPy's threads wait busily for more to do, on the cores that XLA's need
-    rows = []
+    rows, largest = [], max(largest, product_rate(256))
     for k, plain in zip(counts, bare, strict=True):
         # Both halves of WᵀWx read the matrix: 4 operations an entry and vector for 8 bytes.
         ours, limit = product_rate(k), min(largest, read / 8 * 4 * k)
@@ -121,7 +121,7 @@ def scaling() -> None:
 
 PRODUCT_NOTES = f"""
 One batch of {ROWS:,} × {SIZE:,} float32, a block of k vectors. The limit is the smaller of a large
-product's rate and the rate at which the matrix can be read twice. The batch is memory-mapped from
+product's rate, the larger of NumPy's and XLA's, and the rate at which the matrix can be read twice. The batch is memory-mapped from
 an .npy file, whose rows start at multiples of 64 bytes, and so is not copied.
 """
 SCALING_NOTES = f"""

@@ -113,6 +113,18 @@ def test_too_few_passes_are_said_and_the_iterate_is_kept():
     assert np.sum(diagonal * error**2) < np.sum(1 / diagonal)
 
 
+def test_patience_depends_on_the_largest_eigenvalue():
+    """Of P^{-½}HP^{-½}, which one pass over a block shows from below."""
+    diagonal, seen = np.logspace(0, 3, 100).astype(np.float32), []
+    rhs = np.random.default_rng(0).standard_normal((8, 100)) * diagonal**0.5
+    patience = lambda largest: seen.append(largest) or 3.0
+    solution = solve(np.diag(diagonal), rhs.astype(np.float32), patience=patience)
+    assert solution.result == lm.RESULTS.max_passes_reached
+    assert solution.progress.passes == 3 + 1  # and the true residual's
+    assert len(seen) == 1
+    assert 500 <= seen[0] <= 1001
+
+
 def test_dependent_right_hand_sides():
     """Twins, a multiple, and more of them than dimensions."""
     rhs = np.array([[1.0, -2.0], [1.0, -2.0], [1e3, -2e3], [0.0, 1.0]], np.float32)
