@@ -122,7 +122,8 @@ def scaling() -> None:
 PRODUCT_NOTES = f"""
 One batch of {ROWS:,} × {SIZE:,} float32, a block of k vectors. The limit is the smaller of a large
 product's rate, the larger of NumPy's and XLA's, and the rate at which the matrix can be read twice.
-The batch is memory-mapped from an .npy file, whose rows start at multiples of 64 bytes, and so is not copied.
+The batch is memory-mapped from an .npy file, whose rows start at multiples of 64 bytes,
+and so is not copied.
 """
 SCALING_NOTES = f"""
 {PASSES} passes of block-CG over batches of {ROWS:,} × {SIZE:,} float32, with the look at the data

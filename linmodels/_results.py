@@ -12,8 +12,8 @@ class RESULTS(eqx.Enumeration):
     successful = ""
     max_steps_reached = "The hyperparameters did not settle within `max_steps`."
     max_passes_reached = (
-        "The solver did not reach its tolerance within `max_passes`: allow more or, where the noise "
-        "is less than a thousandth of the signal, enable x64."
+        "The solver did not reach its tolerance within `max_passes`: allow more or, where noise is "
+        "less than a thousandth of the signal, enable x64."
     )
     stagnated = (
         "The solver's true residual stopped falling at the working precision: enable x64, give a "

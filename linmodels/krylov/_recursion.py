@@ -92,11 +92,18 @@ class Run(NamedTuple):
     """of passes"""
 
 
-class _State(NamedTuple):
-    """Iterates base + P^{-½} scale · change, of residuals P^{½} scale · CᵀQ; scaled units."""
+class _Start(NamedTuple):
+    """What a run starts from, and does not change."""
 
-    base: Float[Array, "k d"]
-    scale: Float[Array, " k"]
+    iterate: Float[Array, "k d"]
+    rhs: Float[Array, "k d"]
+    scale: Float[Any, " k"]
+    """of the residuals"""
+
+
+class _State(NamedTuple):
+    """Iterates start + P^{-½} scale · change, of residuals P^{½} scale · CᵀQ; scaled units."""
+
     change: Float[Array, "k d"]
     basis: Float[Array, "q d"]
     coordinates: Float[Array, "q k"]
@@ -138,12 +145,12 @@ def run(problem: Problem, iterate: Array, residual: Array, passes: int, least: i
     """
     steps, failure, ended, limit = [], None, False, problem.max_passes
     scale = unit_scales(residual)
-    state = _begin(iterate, residual, scale.astype(residual.dtype))
-    start = np.asarray(state.coordinates, np.float64) * scale
+    start = _Start(iterate, problem.rhs, scale.astype(residual.dtype))
+    state = first = _begin(start, residual)
     now = lowest = _Stand(0, state.change, safe_square_sums(residual))
     while not ended and passes < limit:
         following, step = _advance(
-            state, problem.apply(state.search), problem.rhs, problem.rule, problem.root
+            start, state, problem.apply(state.search), problem.rule, problem.root
         )
         step, passes = jax.tree.map(lambda x: np.asarray(x, np.float64), step), passes + 1
         if not step.sound:
@@ -160,16 +167,16 @@ def run(problem: Problem, iterate: Array, residual: Array, passes: int, least: i
         progress = Progress(passes, problem.squares, now.residual, error, step.measure)
         problem.callback(progress)
         ended = problem.rule.met(progress)
-    last, kept = _latest(state._replace(change=now.change), problem.root), steps[: now.steps]
+    kept = steps[: now.steps]
     decreases = _decreases(kept, scale)
     return Run(
-        last,
+        _latest(start, now.change, problem.root),
         passes,
         now.residual,
         _largest(residual, steps, scale),
         _error(decreases, problem.delay),
         decreases.sum(0),
-        _recurrence(start, kept),
+        _recurrence(np.asarray(first.coordinates, np.float64) * scale, kept),
         failure,
         ended,
         limit,
@@ -221,14 +228,14 @@ def _error(decreases: Float[np.ndarray, "i k"], delay: int) -> Float[np.ndarray,
 
 
 @eqx.filter_jit
-def _begin(base: Array, residual: Array, scale: Any) -> _State:
-    basis, coordinates = orthonormalised(residual / scale[:, None])
-    return _State(base, scale, jnp.zeros_like(base), basis, coordinates, basis)
+def _begin(start: _Start, residual: Array) -> _State:
+    basis, coordinates = orthonormalised(residual / start.scale[:, None])
+    return _State(jnp.zeros_like(residual), basis, coordinates, basis)
 
 
 @eqx.filter_jit
 def _advance(
-    state: _State, applied: Array, rhs: Array, rule: AbstractStoppingRule, root: AbstractRoot
+    start: _Start, state: _State, applied: Array, rule: AbstractStoppingRule, root: AbstractRoot
 ) -> tuple[_State, _Step]:
     """One step, from HS: ξ = (SᵀHS)⁻¹, X += SξC, Qρ = qr(Q − HSξ), S = Q + Sρᵀ, C = ρC."""
     curvature = gram(state.search, applied)
@@ -240,23 +247,23 @@ def _advance(
     inverse = inverse / size / size[:, None]
     weights = times(inverse, state.coordinates)
     basis, coupling = orthonormalised(state.basis - times(inverse, applied))
-    following = state._replace(
+    following = _State(
         change=state.change + times(weights.T, state.search),
         basis=basis,
         coordinates=times(coupling, state.coordinates),
         search=basis + times(coupling, state.search),
     )
-    residual = root.multiply(state.scale[:, None] * times(following.coordinates.T, basis))
+    residual = root.multiply(start.scale[:, None] * times(following.coordinates.T, basis))
     decrease = jnp.sum(state.coordinates * weights, axis=0)
-    measure = rule.measure(_iterate(following, root), residual, rhs)
+    measure = rule.measure(_iterate(start, following.change, root), residual, start.rhs)
     squares = square_sums(following.coordinates.T)
     parts = lower, coupling, decrease, squares
     sound = jnp.stack([jnp.isfinite(part).all() for part in parts]).all()
     return following, _Step(curvature, coupling, decrease, squares, measure, sound)
 
 
-def _iterate(state: _State, root: AbstractRoot) -> Float[Array, "k d"]:
-    return state.base + root.divide(state.scale[:, None] * state.change)
+def _iterate(start: _Start, change: Array, root: AbstractRoot) -> Float[Array, "k d"]:
+    return start.iterate + root.divide(start.scale[:, None] * change)
 
 
 _latest = eqx.filter_jit(_iterate)
