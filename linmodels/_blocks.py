@@ -79,11 +79,25 @@ def orthonormalised(block: Float[Array, "k d"]) -> tuple[Float[Array, "q d"], Fl
     return jax.lax.cond(near, second, lambda: _reflected(block))
 
 
+def triangle_inverse(lower: Float[Array, "k k"]) -> Float[Array, "k k"]:
+    """L⁻¹, from halves.
+
+    OpenBLAS takes threads for larger triangles, which then wait busily where a product comes next.
+    """
+    k = len(lower)
+    if k <= TRIANGLE:
+        return solve_triangular(lower, jnp.eye(k, dtype=lower.dtype), lower=True)
+    half = k // 2
+    first, last = triangle_inverse(lower[:half, :half]), triangle_inverse(lower[half:, half:])
+    corner = -times(last, times(lower[half:, :half], first))
+    return jnp.block([[first, jnp.zeros_like(corner.T)], [corner, last]])
+
+
 def _solved(lower: Float[Array, "k k"], block: Float[Array, "k d"]) -> Float[Array, "k d"]:
     """L⁻¹ of a block, half by half, by products: with inverses of small triangles, refined."""
     k = len(lower)
     if k <= TRIANGLE:
-        inverse = solve_triangular(lower, jnp.eye(k, dtype=lower.dtype), lower=True)
+        inverse = triangle_inverse(lower)
         solved = times(inverse, block)
         return solved + times(inverse, block - times(lower, solved))
     half = k // 2

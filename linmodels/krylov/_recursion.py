@@ -15,6 +15,7 @@ from linmodels._blocks import (
     safe_square_sums,
     square_sums,
     times,
+    triangle_inverse,
     unit_scales,
 )
 from linmodels._results import RESULTS
@@ -243,8 +244,8 @@ def _advance(
     size = jnp.sqrt(jnp.abs(jnp.diag(curvature)))
     size = jnp.where(size > 0, size, 1)
     lower = jnp.linalg.cholesky(curvature / size / size[:, None])
-    inverse = jax.scipy.linalg.cho_solve((lower, True), jnp.eye(len(size), dtype=size.dtype))
-    inverse = inverse / size / size[:, None]
+    half = triangle_inverse(lower) / size
+    inverse = times(half.T, half)
     weights = times(inverse, state.coordinates)
     basis, coupling = orthonormalised(state.basis - times(inverse, applied))
     following = _State(
