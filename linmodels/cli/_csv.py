@@ -14,10 +14,10 @@ MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 class CsvTable(Table):
     """A CSV file (.gz too), comma-separated with a header, in UTF-8.
 
-    A first pass finds for each column the narrowest type that all its values have: integer below
-    2⁶⁴, real, boolean, timestamp, else text. `MISSING` spells a missing value. Timestamps with an
-    offset are text in the batches: Arrow has one zone a column, and would lose the hour as it was
-    written.
+    A first pass finds for each column the narrowest type that all its values have: integer (of up
+    to 38 digits), real, boolean, timestamp, else text. `MISSING` spells a missing value. Timestamps
+    with an offset are text in the batches: Arrow has one zone a column, and would lose the hour as
+    it was written.
     """
 
     def __init__(self, path: Path, is_text: Callable[[str], bool]) -> None:
@@ -82,6 +82,7 @@ def _candidates() -> list[Any]:
     return [
         pa.int64(),
         pa.uint64(),
+        pa.decimal128(38),
         pa.float64(),
         pa.bool_(),
         pa.timestamp("us"),
@@ -109,4 +110,10 @@ def _cast(column: Any, kind: Any) -> Any:
 
     if kind == pa.string():
         return column
-    return compute.call_function("utf8_trim_whitespace", [column]).cast(kind)
+    trimmed = compute.call_function("utf8_trim_whitespace", [column])
+    if pa.types.is_decimal(kind):  # 1.0 and 1e3 are reals
+        whole = compute.MatchSubstringOptions(r"^[+-]?\d+$")
+        matches = compute.call_function("match_substring_regex", [trimmed], whole)
+        if False in matches.unique().to_pylist():
+            raise pa.ArrowInvalid("not an integer")
+    return trimmed.cast(kind)

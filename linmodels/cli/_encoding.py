@@ -57,6 +57,11 @@ class EncodedColumn(eqx.Module):
         return [f"{self.label}={level}" for level in self.levels] or [self.label]
 
 
+def predicted_names(target: str) -> list[str]:
+    """Columns that predictions add to a table."""
+    return [f"{target}_{suffix}" for suffix in ("mean", "lower", "upper")]
+
+
 class Encoding(eqx.Module):
     """Target and columns of a fitted table.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 import linmodels as lm
 from linmodels._prediction import quantile
-from linmodels.cli._encoding import Encoding, Indicators, RowEncoder
+from linmodels.cli._encoding import Encoding, Indicators, RowEncoder, predicted_names
 from linmodels.cli._errors import InputError
 from linmodels.cli._fit import predict_block
 from linmodels.cli._model import load_model
@@ -17,8 +17,6 @@ from linmodels.cli._progress import track_rows
 from linmodels.cli._rows import block_rows, of_size
 from linmodels.cli._tables import Table, open_table, table_kind
 from linmodels.cli._writers import open_writer
-
-SUFFIXES = ("mean", "lower", "upper")
 
 
 def run(arguments: Namespace) -> None:
@@ -35,7 +33,8 @@ def run(arguments: Namespace) -> None:
     with open_writer(arguments.out, kind) as write:
         for batch in track_rows(batches, "predicting", table.num_rows):
             write(batch)
-    print(f"{table.num_rows:,} rows with {', '.join(_added(encoding))} written to {arguments.out}")
+    added = ", ".join(predicted_names(encoding.target))
+    print(f"{table.num_rows:,} rows with {added} written to {arguments.out}")
 
 
 def predictions(
@@ -56,7 +55,7 @@ def predictions(
         )
         mean = mean + encoding.target_centre
         columns = (mean, mean - width * std, mean + width * std)
-        for name, column in zip(_added(encoding), columns, strict=True):
+        for name, column in zip(predicted_names(encoding.target), columns, strict=True):
             batch = batch.append_column(name, column)
         yield batch
 
@@ -77,10 +76,6 @@ def _is_text(encoding: Encoding, *, others: bool) -> Callable[[str], bool]:
     return lambda name: name in text or (others and name not in used)
 
 
-def _added(encoding: Encoding) -> list[str]:
-    return [f"{encoding.target}_{suffix}" for suffix in SUFFIXES]
-
-
 def _refuse_columns(table: Table, encoding: Encoding, out: Path) -> None:
     missing = [name for name in encoding.sources() if name not in table.types]
     if missing:
@@ -88,7 +83,7 @@ def _refuse_columns(table: Table, encoding: Encoding, out: Path) -> None:
             f"{table.path}: the model needs the columns {', '.join(missing)}, which are not there; "
             f"the table has {', '.join(table.types)}."
         )
-    present = [name for name in _added(encoding) if name in table.types]
+    present = [name for name in predicted_names(encoding.target) if name in table.types]
     if present:
         raise InputError(f"{table.path} already has a column {present[0]!r}: rename or remove it.")
     if out.exists() and out.samefile(table.path):

@@ -8,15 +8,17 @@ import equinox as eqx
 import numpy as np
 
 from linmodels._columns import ColumnMoments, ColumnScaling, block_moments, merge_moments
-from linmodels.cli._encoding import CODED, EncodedColumn, Encoding
+from linmodels.cli._encoding import CODED, EncodedColumn, Encoding, predicted_names
 from linmodels.cli._errors import InputError
 from linmodels.cli._progress import track_rows
 from linmodels.cli._tables import Table
 from linmodels.cli._values import (
     CALENDAR,
+    MIXED_TIMES,
     calendar_level,
     calendar_numbers,
     first_text,
+    has_offset,
     is_number,
     kind_of,
     labels,
@@ -32,7 +34,7 @@ SCALES = (1e-150, 1e150)
 """Standard deviations of columns whose squares and ratios are numbers in float64."""
 
 FEW_NUMBERS = 10
-"""Different numbers in a column of text from which it is taken for one of numbers gone wrong."""
+"""Different numbers, or times, in a column of text from which they are taken to have gone wrong."""
 
 _KEPT_VALUES = 100_000
 
@@ -147,6 +149,16 @@ def _refuse_strays(name: str, levels: list[str]) -> None:
         raise InputError(
             f"Column {name!r} holds {count:,} different numbers, and {shown}, so that every number "
             f"would be a category. Correct the table (an empty cell is a missing value), give "
+            f"--categorical {name} if that is what they are, or leave it out with --drop {name}."
+        )
+
+
+def _refuse_mixed_times(name: str, levels: list[str]) -> None:
+    """Refuses text that is timestamps, some with an offset and some without."""
+    zoned = [has_offset(level) for level in levels]
+    if len(levels) >= FEW_NUMBERS and None not in zoned and any(zoned) and not all(zoned):
+        raise InputError(
+            f"{MIXED_TIMES.format(name=repr(name))}; as text every one would be a category. Give "
             f"--categorical {name} if that is what they are, or leave it out with --drop {name}."
         )
 
@@ -275,6 +287,12 @@ def _column_kinds(table: Table, choices: Choices) -> dict[str, str]:
     used = [name for name in table.types if name not in (choices.target, *choices.drop)]
     if not used:
         raise InputError(f"{table.path}: no column is left to predict {choices.target!r} from.")
+    taken = next((name for name in predicted_names(choices.target) if name in used), None)
+    if taken is not None:
+        raise InputError(
+            f"Column {taken!r} has the name that predictions of {choices.target!r} will have: "
+            f"rename it in the table, or leave it out with --drop {taken}."
+        )
     return {
         name: "categorical" if name in choices.categorical else kind_of(name, table.types[name])
         for name in used
@@ -337,7 +355,9 @@ def _encoding(
 ) -> Encoding:
     for (name, part), survey in surveys.items():
         if part == "categorical" and name not in choices.categorical:
-            _refuse_strays(name, sorted(survey.counts))
+            levels = sorted(survey.counts)
+            _refuse_strays(name, levels)
+            _refuse_mixed_times(name, levels)
     outcome = target.encoded(choices.target, "numeric", impute=False)
     _refuse_constant(choices.target, target.moments)
     columns = [

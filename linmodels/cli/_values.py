@@ -14,6 +14,8 @@ CALENDAR = ("hour", "weekday", "month", "time")
 OFFSETS = "offsets"
 """The zone of timestamps that are text, each with an offset of its own."""
 
+MIXED_TIMES = "Column {name} mixes timestamps with an offset and without: give each one, or none"
+
 _MICROSECONDS_A_DAY = 86_400e6
 _OFFSET = r"(Z|[+-]\d\d(:?\d\d)?)$"
 
@@ -120,6 +122,15 @@ def is_number(text: str) -> bool:
     return _reads_as(text, pa.float64())
 
 
+def has_offset(text: str) -> bool | None:
+    """Whether a timestamp has an offset; None for other text."""
+    import pyarrow as pa
+
+    if _reads_as(text, pa.timestamp("us")):
+        return False
+    return True if _reads_as(text, pa.timestamp("us", tz="UTC")) else None
+
+
 def calendar_numbers(column: Any, part: str, name: str, row: int) -> np.ndarray:
     """One `CALENDAR` part of a column of timestamps as float64, NaN where missing.
 
@@ -194,11 +205,8 @@ def _timestamps(column: Any, name: str, row: int) -> Any:
     try:
         return _trimmed(column).cast(zoned)
     except pa.ArrowInvalid as error:
-        mixed = (
-            f"Column {name!r} mixes timestamps with an offset and without: give each one, or none."
-        )
         found = _not_a(column, name, row, "timestamp", pa.timestamp("us"), zoned)
-        raise InputError(found or mixed) from error
+        raise InputError(found or MIXED_TIMES.format(name=repr(name)) + ".") from error
 
 
 def _not_a(column: Any, name: str, row: int, what: str, *arrow_types: Any) -> str | None:

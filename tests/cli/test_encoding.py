@@ -95,7 +95,9 @@ def test_the_median_of_a_long_column_comes_from_a_sample_of_it():
 
 
 def test_csv_types_come_from_all_rows(tmp_path):
-    rows = ["1,2,1999-12-31,true,1", *["2,3,2000-01-01T10:00:00,false,"] * 70_000, "2.5,x,,,3"]
-    (tmp_path / "t.csv").write_text("a,b,c,d,e\n" + "\n".join(rows))
+    rows = ["1,2,1999-12-31,true,1,1.0,1", *["2,3,2000-01-01T10:00:00,false,,2e3,2"] * 70_000]
+    rows.append(f"2.5,x,,,3,1,{2**64}")
+    (tmp_path / "t.csv").write_text("a,b,c,d,e,f,g\n" + "\n".join(rows))
     types = {name: str(kind) for name, kind in open_table(tmp_path / "t.csv").types.items()}
-    assert types == {"a": "double", "b": "string", "c": "timestamp[us]", "d": "bool", "e": "int64"}
+    ones = {"a": "double", "b": "string", "c": "timestamp[us]", "d": "bool", "e": "int64"}
+    assert types == {**ones, "f": "double", "g": "decimal128(38, 0)"}

@@ -106,6 +106,29 @@ def test_integers_that_rounding_makes_one_are_named(frame, write, capsys, column
     assert "Subtract a base" in said
 
 
+def test_integers_beyond_64_bits_are_no_reals(frame, write, capsys):
+    table = write(frame.assign(id=[str(2**64 + n) for n in range(len(frame))]), "t.csv")
+    said = refused(capsys, "fit", table, "--target", "price", "--drop", "when")
+    assert "Column 'id' holds numbers of size" in said
+
+
+def test_times_with_and_without_an_offset_are_no_categories(frame, write, capsys):
+    times = [f"2024-01-01 10:{n % 60:02}:00{'+02:00' * (n % 2)}" for n in range(len(frame))]
+    table = write(frame.assign(when=times), "t.csv")
+    said = refused(capsys, "fit", table, "--target", "price")
+    assert "'when' mixes timestamps with an offset and without" in said
+    assert "--categorical when" in said
+
+
+def test_a_column_called_as_a_prediction_is_refused_before_the_fit(frame, write, capsys, tmp_path):
+    table = write(frame.assign(price_mean=frame["size"]), "t.csv")
+    said = refused(capsys, "fit", table, "--target", "price")
+    assert "'price_mean'" in said
+    assert "--drop price_mean" in said
+    out = str(tmp_path / "m")
+    assert main(["fit", str(table), "--target", "price", "--drop", "price_mean", "--out", out]) == 0
+
+
 def test_an_empty_holdout_is_refused(frame, write, capsys):
     table = write(frame[:5], "t.csv")
     said = refused(capsys, "fit", table, "--target", "price", "--holdout", "0.0001")

@@ -3,8 +3,9 @@
     LINMODELS_DATA=folder python -m benchmarks.paper.mnist [--size small] [--studies fidelity ...]
 
 `small` takes minutes on two cores; `medium`, 20 minutes for the fidelity study, is the smallest of
-the paper's networks on some of the digits; `full`, never run yet, is for one GPU with 80 GB, a
-study a command so that each ends within 8 minutes; `tiny` only runs every line.
+the paper's networks on some of the digits, and `large`, an hour and 20 GB, the next one; `full`,
+never run yet, is for one GPU with 80 GB, a study a command so that each ends within 8 minutes;
+`tiny` only runs every line.
 Weights are kept in `LINMODELS_CACHE`, or in benchmarks/.cache. With the dependency group
 `benchmarks-networks` installed tables have rows of laplace-torch.
 """
@@ -76,6 +77,16 @@ SETTINGS = {
     ),
     "medium": Setting(
         (LENET_SMALL,),
+        main=0,
+        train=4_000,
+        test=1_000,
+        recipe=Recipe(40, 100, 0.1),
+        batch_size=4_000,
+        steps=(200,),
+        written_out=True,
+    ),
+    "large": Setting(
+        (LENET,),
         main=0,
         train=4_000,
         test=1_000,
