@@ -143,12 +143,12 @@ def test_smooth_functions_of_little_noise(seed):
     assert error @ hessian @ error <= fit.effective_dimension / (8 * k)
 
 
-def with_spectrum(n, d, values, seed=0):
+def with_spectrum(n, d, values, seed=0, weight=1.0, noise=1.0):
     """A regression whose WWᵀ has these eigenvalues, at α = 1 and unit noise."""
     rng = np.random.default_rng(seed)
     left, right = (np.linalg.qr(rng.normal(size=(m, len(values))))[0] for m in (n, d))
     x = np.float32((left * np.sqrt(values)) @ right.T)
-    y = np.float32(x @ rng.normal(size=d) + rng.normal(size=n))
+    y = np.float32(x @ rng.normal(size=d) * weight + noise * rng.normal(size=n))
     return lm.Observations(dense(x), jnp.asarray(y), lm.Gaussian(1.0)), np.float64(x), np.float64(y)
 
 
@@ -173,7 +173,7 @@ def test_strong_signals_at_given_strengths(name, side, shape):
     """Eigenvalues of 1e8 beside ones of 1, in float32: ε‖H‖ is 12, so that small ones are hidden,
     and c of the dual side, were it all that there is of x, would be wrong by λ₁ of its rounding.
     """
-    data, x, y = with_spectrum(*shape, STRONG[name])
+    data, x, y = with_spectrum(*shape, STRONG[name], seed=1)
     seen, k = [], 16
     method = lm.BlockCG(side, callback=lambda progress: seen.append(progress.passes))
     about = {"num_samples": k, "key": KEY}
@@ -190,7 +190,28 @@ def test_strong_signals_at_given_strengths(name, side, shape):
     difference = abs(fit.log_evidence - exact.log_evidence)
     assert difference <= 4 * fit.log_evidence_error
     assert seen == sorted(set(seen))
-    assert seen[-1] <= fit.solver.passes <= 150
+    assert seen[-1] <= fit.solver.passes <= 60
+
+
+@pytest.mark.parametrize(
+    ("size", "shape", "rest"),
+    [
+        (1e6, (120, 300), {"weight": 1e4}),
+        (1e8, (300, 120), {"noise": 300.0}),
+        (1e4, (300, 120), {"noise": 1e4}),
+    ],
+)
+def test_the_dual_side_certifies_x_as_it_is_kept(size, shape, rest):
+    """Rounding of z + Wᵀc: seen by the residual of x in the first case; by none in the others, as it
+    is outside the span of Wᵀ, where c is as long as a noise that was taken for less."""
+    data, x, y = with_spectrum(*shape, np.repeat([size, 0.0], 60), **rest)
+    about = {"num_samples": 16, "key": KEY, "throw": False}
+    fit = lm.infer(data, lm.GaussianPrior(1.0), method=lm.BlockCG("dual"), **about)
+    hessian = x.T @ x + np.eye(shape[1])
+    error = np.float64(fit.posterior.mean) - np.linalg.solve(hessian, x.T @ y)
+    assert error @ hessian @ error <= fit.effective_dimension * fit.solver.certificate
+    assert fit.result == lm.RESULTS.stagnated
+    assert fit.solver.passes <= 150
 
 
 def test_without_room_for_a_sketch_slow_solves_go_on(monkeypatch):

@@ -149,7 +149,10 @@ def run(problem: Problem, iterate: Array, residual: Array, passes: int, least: i
     start = _Start(iterate, problem.rhs, scale.astype(residual.dtype))
     state = first = _begin(start, residual)
     now = lowest = _Stand(0, state.change, safe_square_sums(residual))
-    while not ended and passes < limit:
+    nothing = (
+        problem.epsilon**4 * now.residual.sum()
+    )  # to go on from: rounding has long had its way
+    while not ended and passes < limit and now.residual.sum() > nothing:
         following, step = _advance(
             start, state, problem.apply(state.search), problem.rule, problem.root
         )
@@ -168,8 +171,7 @@ def run(problem: Problem, iterate: Array, residual: Array, passes: int, least: i
         progress = Progress(passes, problem.squares, now.residual, error, step.measure)
         problem.callback(progress)
         ended = problem.rule.met(progress)
-    kept = steps[: now.steps]
-    decreases = _decreases(kept, scale)
+    decreases = _decreases(steps[: now.steps], scale)
     return Run(
         _latest(start, now.change, problem.root),
         passes,
@@ -177,7 +179,7 @@ def run(problem: Problem, iterate: Array, residual: Array, passes: int, least: i
         _largest(residual, steps, scale),
         _error(decreases, problem.delay),
         decreases.sum(0),
-        _recurrence(np.asarray(first.coordinates, np.float64) * scale, kept),
+        _recurrence(np.asarray(first.coordinates, np.float64) * scale, steps[: now.steps]),
         failure,
         ended,
         limit,

@@ -1,7 +1,7 @@
 """The equations of either side, whose solutions are posterior deviations and the mean."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from linmodels.krylov import (
 from linmodels.methods._matrix_free import MatrixFree
 from linmodels.methods._method import Hyperparameters
 from linmodels.methods._sketch import patience, sketched_root
-from linmodels.methods.stopping import DualRule, MeanRule, PrimalRule
+from linmodels.methods.stopping import DualRule, MeanRule, Measured, PrimalRule, dual_rule
 
 
 class Equations(NamedTuple):
@@ -30,8 +30,8 @@ class Equations(NamedTuple):
 
     model: MatrixFree
     at: Hyperparameters
-    draws: Float[Array, "k1 r"]
-    """z, and 0 for the mean"""
+    base: Float[Array, "k1 r"]
+    """z, and 0 for the mean; `rebased`, the x there is"""
     product: Callable[[Array], Array]
     rhs: Float[Array, "k1 n"]
     residual: Callable[[Array], Residual] | None
@@ -49,6 +49,11 @@ class Equations(NamedTuple):
     begin: Callable[[Array], Array]
     """q from `Nearby.change`"""
 
+    def measured_at_zero(self) -> Measured:
+        """What the rule measures before any solve."""
+        measured = self.rule.measure(jnp.zeros_like(self.rhs), self.rhs, self.rhs)
+        return Measured(*(np.asarray(values, np.float64) for values in measured))
+
     def with_tolerance(self, tolerance: float) -> "Equations":
         """To be solved to another tolerance."""
         rule = eqx.tree_at(lambda r: r.tolerance, self.rule, np.asarray(tolerance))
@@ -60,28 +65,31 @@ class Equations(NamedTuple):
             return np.inf
         return patience(self.model, self.rhs.shape[1], largest)
 
-    def sketched(self, key: Array) -> "Equations":
-        """Preconditioned by what one pass over the data tells."""
+    def sketched(self, key: Array) -> tuple["Equations", int]:
+        """Preconditioned by what a look at the data tells, and the passes that it takes."""
         dual = isinstance(self.rule, DualRule)
-        return self._replace(root=sketched_root(self.model, self.design, dual=dual, key=key))
+        root, passes = sketched_root(self.model, self.design, dual=dual, key=key)
+        return self._replace(root=root), passes
 
     def rebased(self, value: Float[Array, "k1 n"]) -> "Equations":
-        """Of what is left to find from q on the dual side, in one pass.
+        """Of what is left to find from q on the dual side, in one pass; b is the residual of x.
 
-        Rounding of c makes errors of x up to λ₁ times as large. Where x is kept beside c, those
-        cost no more than their own size: x − z − Wᵀc counts in the norm of H⁻¹.
+        Rounding of c makes errors of x up to λ₁ times as large. Where x is kept beside c, what is
+        left of x − z − Wᵀc counts in the norm of H⁻¹, as no more than itself.
         """
         assert isinstance(self.rule, DualRule)
-        rule = eqx.tree_at(lambda r: r.rows, self.rule, self.rule.rows - value)
-        about = self.model, self.at, self.design, self.root, rule
-        return _dual_equations(*about, self.coordinates(value), self.change(value))
+        known = self.change(value)
+        rule = eqx.tree_at(lambda r: r.known, self.rule, known)
+        base = self.coordinates(value)
+        rhs = rule.rows - known - self.model.forward(self.design, base)
+        return _dual_equations(self.model, self.at, self.design, self.root, rule, base, rhs)
 
     def solve(
         self,
         begin: Float[Array, "k1 n"] | None,
         limit: int,
         callback: Callable[[Progress], None] | None,
-        patience: Callable[[float], float] = lambda largest: np.inf,
+        patience: Callable[[float], float] | None = None,
     ) -> BlockSolution:
         """By `block_cg`."""
         return block_cg(
@@ -143,8 +151,10 @@ def dual_equations(
     tolerance: float,
 ) -> Equations:
     """x = z + Wᵀc with (I + WWᵀ) c = u − Wz."""
-    rule = DualRule(model.rows(at.beta), tolerance)
-    return _dual_equations(model, at, design, root, rule, model.prior_draws(), 0.0)
+    draws, rows = model.prior_draws(), model.rows(at.beta)
+    through = model.forward(design, draws)
+    rule = dual_rule(rows, through, tolerance)
+    return _dual_equations(model, at, design, root, rule, draws, rows - through)
 
 
 def _dual_equations(
@@ -154,33 +164,23 @@ def _dual_equations(
     root: AbstractRoot,
     rule: DualRule,
     base: Float[Array, "k1 r"],
-    known: Any,
+    rhs: Float[Array, "k1 N"],
 ) -> Equations:
-    """x = b + Wᵀc with (I + WWᵀ) c = u − a − Wb, a what is known of c for b = z + Wᵀa.
-
-    Args:
-        model: the data.
-        at: α and β.
-        design: W.
-        root: P^{½}.
-        rule: with the rows u − a.
-        base: b.
-        known: a, rows or 0.
-    """
+    """x = b + Wᵀc with (I + WWᵀ) c = u − a − Wb, of `rule` the u and a, b = z + Wᵀa."""
     return Equations(
         model,
         at,
         base,
         lambda c: c + model.outward(design, c),
-        rule.rows - model.forward(design, base),
+        rhs,
         None,
         rule,
         root,
         design,
-        rule.rows.shape[1],
+        rhs.shape[1],
         coordinates=lambda c: base + model.backward(design, c),
-        change=lambda c: known + c,
-        begin=lambda c: c - known,
+        change=lambda c: rule.known + c,
+        begin=lambda c: c - rule.known,
     )
 
 

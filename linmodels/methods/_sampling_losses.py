@@ -61,12 +61,12 @@ def noise_in_regulariser(equations: Equations) -> Loss:
 
 def noise_in_fit(equations: Equations) -> Loss:
     """L of all deviations and the mean."""
-    objective = SamplingLoss(equations.draws, _penalised(equations), equations.design)
+    objective = SamplingLoss(equations.base, _penalised(equations), equations.design)
     return Loss(objective, equations.model.rows_by_batch(equations.at.beta))
 
 
 def _penalised(equations: Equations) -> Float[Array, " r"]:
-    return jnp.asarray(~equations.model.flat, equations.draws.dtype)
+    return jnp.asarray(~equations.model.flat, equations.base.dtype)
 
 
 def gradient_variances(

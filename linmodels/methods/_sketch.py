@@ -61,9 +61,17 @@ def sketchable(
     count: int | None,
     *,
     dual: bool,
-    at_once: int = AT_ONCE,
+    at_once: int | None = None,
 ) -> Sketchable:
-    """WWᵀ (dual), or WᵀW estimated from `count` batches: their sum times all over `count`."""
+    """WWᵀ (dual), or WᵀW estimated from `count` batches: their sum times all over `count`.
+
+    Args:
+        model: the data.
+        design: W.
+        count: of batches; all where None.
+        dual: which of the two.
+        at_once: vectors that pass through together; `AT_ONCE`, on the dual side all, where None.
+    """
     if dual:
         return _dual(model, design, at_once)
     total = num_batches(model.data)
@@ -72,7 +80,8 @@ def sketchable(
     scale = total / len(chosen)
 
     def product(x: Float[Array, "k r"]) -> Float[Array, "k r"]:
-        one = lambda batch: _in_parts(lambda part: normal(batch, design, part), x, at_once)
+        most = at_once or AT_ONCE
+        one = lambda batch: _in_parts(lambda part: normal(batch, design, part), x, most)
         return scale * sum_of(one(batch) for batch in batches(model.data, chosen))
 
     def probes(number: int, key: Array) -> Float[Array, "p r"]:
@@ -110,16 +119,26 @@ def patience(model: MatrixFree, size: int, largest: float) -> float:
         largest: eigenvalue of H.
     """
     rank, strong = _rank(model, size), float(jnp.finfo(model.sums.cross.dtype).eps) * largest
-    each = -(-(rank + OVERSAMPLING) // (model.num_samples + 1))
+    each = -(-min(rank + OVERSAMPLING, size) // (model.num_samples + 1))
     return float(PATIENCE * each) if rank and strong >= STRONG else np.inf
 
 
 def sketched_root(
     model: MatrixFree, design: WhitenedDesign, *, dual: bool, key: Array
-) -> AbstractRoot:
-    """P^{½} from one pass over the data."""
-    operator = sketchable(model, design, None, dual=dual, at_once=_at_once(model))
-    return nystrom_eigenpairs(operator, _rank(model, operator.size), key=key).root()
+) -> tuple[AbstractRoot, int]:
+    """P^{½}, and the passes over the data that it takes.
+
+    One of rows; on the dual side, where vectors span all batches, as many as blocks of
+    `CARRIED_ENTRIES` numbers need.
+    """
+    at_once = _at_once(model)
+    if dual:
+        at_once = max(at_once, CARRIED_ENTRIES // model.factor.size)
+    operator = sketchable(model, design, None, dual=dual, at_once=at_once)
+    rank = _rank(model, operator.size)
+    count = min(rank + OVERSAMPLING, operator.size)
+    root = nystrom_eigenpairs(operator, rank, key=key).root()
+    return root, -(-count // at_once) if dual else 1
 
 
 def _at_once(model: MatrixFree) -> int:
@@ -177,13 +196,13 @@ def carried(
     return Carried(strength(design), nystrom_eigenpairs(operator, rank, key=key))
 
 
-def _dual(model: MatrixFree, design: WhitenedDesign, at_once: int) -> Sketchable:
+def _dual(model: MatrixFree, design: WhitenedDesign, at_once: int | None) -> Sketchable:
     def probes(number: int, key: Array) -> Float[Array, "p N"]:
         return model.forward(design, _signs(key, (number, model.factor.size), model))
 
     size = _num_rows(model.data) * num_batches(model.data)
     outward = lambda rows: model.outward(design, rows)
-    product = lambda rows: _in_parts(outward, rows, at_once)
+    product = lambda rows: _in_parts(outward, rows, at_once or len(rows))
     return Sketchable(size, model.sums.cross.dtype, product, probes, 1.0)
 
 

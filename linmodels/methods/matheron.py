@@ -33,7 +33,7 @@ from linmodels.methods._method import (
 from linmodels.methods._samples import evidence_terms
 from linmodels.methods.block_cg import BlockCG
 from linmodels.methods.block_system import MAX_PROBES, BlockSystem
-from linmodels.methods.stopping import DualRule, Measured, evaluation_of, report_of, within
+from linmodels.methods.stopping import Measured, dual_rule, evaluation_of, report_of, within
 from linmodels.operators import AbstractMatrixFreeOperator
 
 
@@ -157,11 +157,12 @@ class MatheronSystem(AbstractSystem):
         design = model.design(alpha, beta)
         root, looked = self.dual.look(design)
         start, rows = model.prior_draws(), model.rows(beta)
-        rhs = rows - model.forward(design, start)
+        through = model.forward(design, start)
+        rhs = rows - through
         kernel = _Kernel(model.data, design, root, rows.shape[1])
         c, claim, steps = _scaled_solve(self.linear_solver, kernel, rhs)
         residual = rhs - c - model.outward(design, c)
-        rule = DualRule(rows, tolerance)
+        rule = dual_rule(rows, through, tolerance)
         measured = jax.tree.map(_float64, rule.measure(c, residual, rhs))
         x = start + model.backward(design, c)
         units = model.units(design, x, model.crosses(beta))

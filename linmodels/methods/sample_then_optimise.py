@@ -183,7 +183,7 @@ class _Descent(AbstractSolver):
     def solve(self, equations, begin, limit, hint, *, quadrature) -> Solved:
         """See `AbstractSolver.solve`; the hint is the step that a race has found."""
         looked = _looked(equations) if quadrature else _Looked(NO_RECURRENCE, 0, False)
-        begin = equations.draws if begin is None else begin
+        begin = equations.base if begin is None else begin
         rate = None if hint is None else hint.rate
         first = min(self.passes or FIRST, max(limit - looked.passes - CHECK, 1))
         best = self._descended(equations, begin, first, rate)

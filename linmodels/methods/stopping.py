@@ -25,7 +25,7 @@ class Measured(NamedTuple):
     signal: Float[Any, " k1"]
     """‖Wx‖²"""
     residual: Float[Any, " k1"]
-    """‖b − Hx‖"""
+    """‖b − Hx‖, on the dual side with what rounding may add to the error"""
 
 
 class PrimalRule(AbstractStoppingRule):
@@ -52,21 +52,47 @@ class PrimalRule(AbstractStoppingRule):
 
 
 class DualRule(AbstractStoppingRule):
-    """The same for x = z + Wᵀc, whose ‖e‖²_H = ‖r‖² − ‖e_c‖²_V ≤ ‖r‖²."""
+    """The same for x = z + Wᵀ(a + c), whose ‖e‖²_H = ‖r‖² − ‖e_c‖²_V ≤ ‖r‖².
+
+    No residual shows what rounding makes of the sum Wᵀ(a + c), about ε‖W‖_F of the entries there.
+    """
 
     rows: Float[Array, "k1 N"]
     """u and, last, v"""
+    rounding: Float[Array, ""]
+    """‖·‖² of it for ‖a + c‖ = 1"""
     tolerance: Float[Any, ""] = eqx.field(converter=np.asarray)
     """an array: another one needs no compilation"""
+    known: Float[Array, "..."] = eqx.field(converter=jnp.asarray, default=0.0)
+    """a, or 0"""
 
     def measure(self, iterate, residual, rhs) -> Measured:
-        """‖Wx‖² with Wx = u − r − c."""
-        return Measured(square_sums(self.rows - residual - iterate), norms(residual))
+        """‖Wx‖² with Wx = u − r − a − c."""
+        total = self.known + iterate
+        unseen = jnp.sqrt(self.rounding) * norms(total)
+        return Measured(
+            square_sums(self.rows - residual - total), jnp.hypot(norms(residual), unseen)
+        )
 
     def met(self, progress: Progress) -> bool:
         """For deviations together and for the mean, which comes last."""
         measured = progress.measure
         return within(measured.residual**2, measured, float(self.tolerance))
+
+
+def dual_rule(
+    rows: Float[Array, "k1 N"], through: Float[Array, "k1 N"], tolerance: float
+) -> DualRule:
+    """With ‖W‖_F² = E‖Wz‖².
+
+    Args:
+        rows: u and, last, v.
+        through: Wz of prior draws z and, last, of nothing.
+        tolerance: of the rule.
+    """
+    epsilon = float(jnp.finfo(rows.dtype).eps)
+    each = jnp.mean(square_sums(through[:-1])) / rows.shape[1]
+    return DualRule(rows, (2 * epsilon) ** 2 * each, tolerance)
 
 
 class MeanRule(AbstractStoppingRule):
