@@ -202,8 +202,8 @@ def test_strong_signals_at_given_strengths(name, side, shape):
     ],
 )
 def test_the_dual_side_certifies_x_as_it_is_kept(size, shape, rest):
-    """Rounding of z + Wᵀc: seen by the residual of x in the first case; by none in the others, as it
-    is outside the span of Wᵀ, where c is as long as a noise that was taken for less."""
+    """Rounding of z + Wᵀc: seen by the residual of x in the first case, by none in the others, as
+    it is outside the span of Wᵀ, where c is as long as a noise that was taken for less."""
     data, x, y = with_spectrum(*shape, np.repeat([size, 0.0], 60), **rest)
     about = {"num_samples": 16, "key": KEY, "throw": False}
     fit = lm.infer(data, lm.GaussianPrior(1.0), method=lm.BlockCG("dual"), **about)
