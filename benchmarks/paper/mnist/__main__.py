@@ -54,6 +54,17 @@ class Setting(NamedTuple):
     """after which no other part is begun"""
 
 
+MEDIUM = Setting(
+    (LENET_SMALL,),
+    main=0,
+    train=4_000,
+    test=1_000,
+    recipe=Recipe(40, 100, 0.1),
+    batch_size=4_000,
+    steps=(200,),
+    written_out=True,
+)
+
 SETTINGS = {
     "tiny": Setting(
         (Architecture("LeNetDwarf", (2, 3, 3)),),
@@ -75,26 +86,8 @@ SETTINGS = {
         steps=(200, 50),
         written_out=True,
     ),
-    "medium": Setting(
-        (LENET_SMALL,),
-        main=0,
-        train=4_000,
-        test=1_000,
-        recipe=Recipe(40, 100, 0.1),
-        batch_size=4_000,
-        steps=(200,),
-        written_out=True,
-    ),
-    "large": Setting(
-        (LENET,),
-        main=0,
-        train=4_000,
-        test=1_000,
-        recipe=Recipe(40, 100, 0.1),
-        batch_size=4_000,
-        steps=(200,),
-        written_out=True,
-    ),
+    "medium": MEDIUM,
+    "large": MEDIUM._replace(networks=(LENET,)),
     "full": Setting(
         (LENET_SMALL, LENET, LENET_BIG),
         main=1,
