@@ -3,9 +3,9 @@
     LINMODELS_DATA=folder python -m benchmarks.paper.mnist [--size small] [--studies fidelity ...]
 
 `small` takes minutes on two cores; `medium`, 20 minutes for the fidelity study, is the smallest of
-the paper's networks on some of the digits, and `large`, an hour and 20 GB, the next one; `full`,
-never run yet, is for one GPU with 80 GB, a study a command so that each ends within 8 minutes;
-`tiny` only runs every line.
+the paper's networks on some of the digits, and `large`, about an hour and 20 GB, the next one;
+`full` is for one GPU with 80 GB, a study a command so that each ends within 8 minutes; neither of
+these two has been run to its end yet. `tiny` only runs every line.
 Weights are kept in `LINMODELS_CACHE`, or in benchmarks/.cache. With the dependency group
 `benchmarks-networks` installed tables have rows of laplace-torch.
 """
