@@ -218,5 +218,6 @@ def test_without_room_for_a_sketch_slow_solves_go_on(monkeypatch):
     monkeypatch.setattr(_sketch, "CARRIED_ENTRIES", 120 * 20)
     data, _, _ = with_spectrum(300, 120, STRONG["steep"])
     method = lm.BlockCG("primal", max_passes=60)
-    with pytest.raises(lm.FitError, match=r"max_passes|tolerance"):
+    with pytest.raises(lm.FitError, match=r"max_passes|tolerance") as caught:
         lm.infer(data, lm.GaussianPrior(1.0), method=method, num_samples=16, key=KEY)
+    assert caught.value.fit.solver.passes >= 60

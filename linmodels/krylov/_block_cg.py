@@ -108,9 +108,7 @@ def block_cg(
     callback = callback or (lambda progress: None)
     root = IdentityRoot() if root is None else root
     squares = safe_square_sums(divided(root, rhs))
-    problem = Problem(
-        product, rhs, squares, rule, root, max_passes, callback, patience or _any_number
-    )
+    problem = Problem(product, rhs, squares, rule, root, max_passes, callback, patience)
     rounding, unknown = rounding_of(safe_square_sums(rhs), rhs.dtype), np.full(len(rhs), np.inf)
     true = residual or (lambda x: Residual(rhs - product(x), rounding))
     found = _Found(jnp.zeros_like(rhs), Residual(rhs, rounding), squares, unknown, 0)
@@ -123,10 +121,6 @@ def block_cg(
     if not np.isfinite(progress.residual).all():
         return _solution(found, progress, None, RESULTS.non_finite)
     return _restarted_until_met(problem, true, found, progress)
-
-
-def _any_number(largest: float) -> float:
-    return np.inf
 
 
 def rounding_of(squares: Float[np.ndarray, " k"], dtype: Any) -> Float[np.ndarray, " k"]:
@@ -143,7 +137,7 @@ def _restarted_until_met(
             return _solution(found, progress, first, result)
         begin = found.iterate, divided(problem.root, found.residual.value), found.passes
         latest = run(problem, *begin, longest if found.doubted else 0)
-        problem = problem._replace(max_passes=latest.limit, patience=_any_number)
+        problem = problem._replace(max_passes=latest.limit, patience=None)
         first, longest = first or latest, max(longest, len(latest.recurrence.diagonal))
         before = found
         found, gained = _verified(problem, before, latest, true(latest.iterate), previous)

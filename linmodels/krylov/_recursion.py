@@ -50,11 +50,13 @@ class Problem(NamedTuple):
     """P^{½}"""
     max_passes: int
     callback: Callable[[Progress], None]
-    patience: Callable[[float], float]
+    patience: Callable[[float], float] | None
     """passes before giving up, from the largest eigenvalue that a first one has shown"""
 
     def limit(self, curvature: Float[np.ndarray, "q q"]) -> int:
         """Of passes, from SᵀHS of a first step, S orthonormal."""
+        if self.patience is None:
+            return self.max_passes
         return int(min(self.max_passes, self.patience(float(np.linalg.norm(curvature, 2)))))
 
     def apply(self, block: Float[Array, "k d"]) -> Float[Array, "k d"]:

@@ -110,6 +110,11 @@ def _rank(model: MatrixFree, size: int) -> int:
     return rank if rank > model.num_samples else 0
 
 
+def _num_vectors(rank: int, size: int) -> int:
+    """Of a sketch of this rank."""
+    return min(rank + OVERSAMPLING, size)
+
+
 def patience(model: MatrixFree, size: int, largest: float) -> float:
     """Passes that a solve may take without a sketch; infinite where there is no room for one.
 
@@ -119,7 +124,7 @@ def patience(model: MatrixFree, size: int, largest: float) -> float:
         largest: eigenvalue of H.
     """
     rank, strong = _rank(model, size), float(jnp.finfo(model.sums.cross.dtype).eps) * largest
-    each = -(-min(rank + OVERSAMPLING, size) // (model.num_samples + 1))
+    each = -(-_num_vectors(rank, size) // (model.num_samples + 1))
     return float(PATIENCE * each) if rank and strong >= STRONG else np.inf
 
 
@@ -136,7 +141,7 @@ def sketched_root(
         at_once = max(at_once, CARRIED_ENTRIES // model.factor.size)
     operator = sketchable(model, design, None, dual=dual, at_once=at_once)
     rank = _rank(model, operator.size)
-    count = min(rank + OVERSAMPLING, operator.size)
+    count = _num_vectors(rank, operator.size)
     root = nystrom_eigenpairs(operator, rank, key=key).root()
     return root, -(-count // at_once) if dual else 1
 
